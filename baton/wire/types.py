@@ -250,7 +250,18 @@ class End:
     lease: LeaseId
 
 
-Command = StartDecode | StartPrefill | Fence | End
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The router ended one choice of a lease (its stop string was found): decode stops it and frees its blocks. No answer.
+
+    Lost with a broken link it needs no repetition: a lease that is named at the resumption without a choice says the same.
+    """
+
+    lease: LeaseId
+    choice: int
+
+
+Command = StartDecode | StartPrefill | Fence | End | Finish
 
 
 # --- worker -> router --------------------------------------------------------------------------------------------

@@ -161,16 +161,18 @@ class ModelCard(_message.Message):
     def __init__(self, name: _Optional[str] = ..., tokenizer_json: _Optional[str] = ..., chat_template: _Optional[str] = ..., bos_token: _Optional[str] = ..., eos_token: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., special_ids: _Optional[_Iterable[int]] = ..., add_bos: _Optional[bool] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("start_decode", "start_prefill", "fence", "end")
+    __slots__ = ("start_decode", "start_prefill", "fence", "end", "finish")
     START_DECODE_FIELD_NUMBER: _ClassVar[int]
     START_PREFILL_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
     start_decode: StartDecode
     start_prefill: StartPrefill
     fence: Fence
     end: End
-    def __init__(self, start_decode: _Optional[_Union[StartDecode, _Mapping]] = ..., start_prefill: _Optional[_Union[StartPrefill, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+    finish: Finish
+    def __init__(self, start_decode: _Optional[_Union[StartDecode, _Mapping]] = ..., start_prefill: _Optional[_Union[StartPrefill, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...
 
 class RequestSpec(_message.Message):
     __slots__ = ("prompt_ids", "output_ids", "choices", "params", "tenant", "deadline_s")
@@ -271,6 +273,14 @@ class End(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     lease: bytes
     def __init__(self, lease: _Optional[bytes] = ...) -> None: ...
+
+class Finish(_message.Message):
+    __slots__ = ("lease", "choice")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    lease: bytes
+    choice: int
+    def __init__(self, lease: _Optional[bytes] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("reserved", "refused", "tokens", "finished", "handed_off", "failed", "fenced", "committed", "gone", "preempted")
