@@ -1,0 +1,181 @@
+"""What a process is told at its start: frozen, whole and checked before anything runs. `sources.py` reads it in."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from baton.wire.types import Role, Timeouts
+
+SECRET = {"secret": True}
+"""Marks a field that is read from the environment or a 0600 file only: never a flag, never YAML, never printed."""
+
+Count = Annotated[int, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+ModelPath = Annotated[str, Field(description="Hugging Face directory (safetensors) or .gguf file; empty: the bundled model.")]
+Host = Annotated[str, Field(description="Address to listen on; any but loopback needs --insecure.")]
+ServedName = Annotated[str | None, Field(description="Name that clients use for the model; default: the file's own.")]
+ModelLen = Annotated[Count | None, Field(description="Longest prompt plus answer in tokens; default: the model's own limit.")]
+Precision = Annotated[Dtype, Field(description="Arithmetic of weights and KV.")]
+KvBlocks = Annotated[Count | Literal["auto"], Field(description="Blocks in the KV pool, or auto: sized from free memory.")]
+BlockSize = Annotated[int, Field(gt=0, le=1024, description="Token positions in one KV block.")]
+MaxSeqs = Annotated[Count, Field(description="Sequences that run at once on one worker.")]
+StepTokens = Annotated[Count, Field(description="Token budget of one engine step; longer prompts run in chunks.")]
+GrowthReserve = Annotated[int, Field(ge=0, description="Output tokens that a reservation counts ahead.")]
+Token = Annotated[str, Field(repr=False, exclude=True, json_schema_extra=SECRET)]
+TokenFile = Annotated[str | None, Field(description="File of mode 0600 that holds the cluster token.")]
+Insecure = Annotated[bool, Field(description="Accept that an address beyond loopback is served without TLS.")]
+Waits = Annotated[Timeouts, Field(description="Timeouts in seconds, such as '{request_s: 60}'.")]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Field(description="Least level that is logged.")]
+
+
+class Limits(BaseModel):
+    """What a client may ask for, the same at both doors. Lengths in characters, sizes in bytes, durations in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    body_bytes: Count = 4 << 20
+    header_bytes: Count = 32 << 10
+    num_headers: Count = 100
+    num_prompts: Count = 64
+    num_choices: Count = 128  # prompts x n
+    num_stop: Count = 4
+    stop_len: Count = 256
+    num_top_logprobs: int = Field(default=20, ge=0)
+    num_logit_bias: Count = 1024
+    schema_bytes: Count = 64 << 10
+    schema_s: float = Field(default=1.0, gt=0)
+    template_s: float = Field(default=1.0, gt=0)
+    template_bytes: Count = 2 << 20
+    stream_buffer_bytes: Count = 256 << 10
+
+
+class Config(BaseModel):
+    """Base of the process configs: frozen, unknown names refused, a listening address checked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    needs_token: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _address_is_private_or_said_aloud(self) -> Self:
+        host, insecure = getattr(self, "host", "127.0.0.1"), getattr(self, "insecure", False)
+        if not (insecure or is_loopback(host)):
+            raise ValueError(f"--host {host} can be reached from other machines without TLS; add --insecure or use 127.0.0.1")
+        return self
+
+
+class WorkerConfig(Config):
+    """One worker process: one engine that offers one role or both. `port` 0: a free one, told in the ready line."""
+
+    role: Annotated[Role, Field(description="prefill, decode or both.")] = Role.BOTH
+    model: ModelPath = ""
+    host: Host = "127.0.0.1"
+    port: Annotated[Port, Field(description="Port of links, KV and health; 0: any free one.")] = 0
+    served_model_name: ServedName = None
+    max_model_len: ModelLen = None
+    dtype: Precision = "float32"
+    kv_blocks: KvBlocks = "auto"
+    block_size: BlockSize = 64
+    max_num_seqs: MaxSeqs = 64
+    max_step_tokens: StepTokens = 512
+    growth_reserve: GrowthReserve = 256
+    threads: Annotated[Count | None, Field(description="Compute threads; default: one for each CPU in --cpus.")] = None
+    cpus: Annotated[tuple[int, ...], Field(description="CPUs the compute threads are pinned to; default: all.")] = ()
+    cluster_token: Token = ""
+    cluster_token_file: TokenFile = None
+    insecure: Insecure = False
+    timeouts: Waits = Timeouts()
+    log_level: LogLevel = "info"
+
+    @property
+    def drain_s(self) -> float:
+        return self.timeouts.drain_s
+
+
+class RouterConfig(Config):
+    """The router process: its two doors, the workers it dials, its limits."""
+
+    workers: Annotated[tuple[str, ...], Field(description="Address of a worker, such as 127.0.0.1:9000; repeat for more.")] = ()
+    host: Host = "127.0.0.1"
+    port: Annotated[Port, Field(description="Port of the HTTP door; 0: any free one.")] = 8000
+    grpc_port: Annotated[Port, Field(description="Port of the gRPC door; 0: any free one.")] = 8001
+    served_model_name: ServedName = None
+    queue_limit: Annotated[Count, Field(description="Requests that may wait; the next one gets a 429.")] = 256
+    cluster_token: Token = ""
+    cluster_token_file: TokenFile = None
+    insecure: Insecure = False
+    limits: Annotated[Limits, Field(description="Limits for clients, such as '{num_prompts: 8}'.")] = Limits()
+    timeouts: Waits = Timeouts()
+    log_level: LogLevel = "info"
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        _check_ports(self.port, self.grpc_port)
+        return self
+
+    @property
+    def drain_s(self) -> float:
+        return self.timeouts.drain_s
+
+
+class ServeConfig(Config):
+    """`baton serve`: a router and its workers on this machine. Workers listen on free loopback ports."""
+
+    needs_token: ClassVar[bool] = False
+
+    model: ModelPath = ""
+    prefill: Annotated[Count, Field(description="Number of prefill workers.")] = 1
+    decode: Annotated[Count, Field(description="Number of decode workers.")] = 1
+    host: Host = "127.0.0.1"
+    port: Annotated[Port, Field(description="Port of the HTTP door; 0: any free one.")] = 8000
+    grpc_port: Annotated[Port, Field(description="Port of the gRPC door; 0: any free one.")] = 8001
+    served_model_name: ServedName = None
+    max_model_len: ModelLen = None
+    dtype: Precision = "float32"
+    kv_blocks: KvBlocks = "auto"
+    block_size: BlockSize = 64
+    max_num_seqs: MaxSeqs = 64
+    max_step_tokens: StepTokens = 512
+    growth_reserve: GrowthReserve = 256
+    queue_limit: Annotated[Count, Field(description="Requests that may wait; the next one gets a 429.")] = 256
+    cluster_token: Token = ""
+    insecure: Insecure = False
+    limits: Annotated[Limits, Field(description="Limits for clients, such as '{num_prompts: 8}'.")] = Limits()
+    timeouts: Waits = Timeouts()
+    log_level: LogLevel = "info"
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        _check_ports(self.port, self.grpc_port)
+        return self
+
+    def worker(self, role: Role, port: int, cpus: tuple[int, ...]) -> WorkerConfig:
+        """The config of one worker of this cluster, on loopback."""
+        return WorkerConfig(
+            role=role, port=port, cpus=cpus, threads=len(cpus) or None, **self._shared(WorkerConfig, "host", "port", "insecure")
+        )
+
+    def router(self, workers: tuple[str, ...]) -> RouterConfig:
+        """The config of this cluster's router."""
+        return RouterConfig(workers=workers, **self._shared(RouterConfig))
+
+    def _shared(self, kind: type[Config], *without: str) -> dict[str, Any]:
+        names = ServeConfig.model_fields.keys() & kind.model_fields.keys() - set(without)
+        return {name: getattr(self, name) for name in names}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is reachable from this machine alone; names other than localhost count as not."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_ports(port: int, grpc_port: int) -> None:
+    if port and port == grpc_port:
+        raise ValueError(f"--port and --grpc-port are both {port}; give the doors different ports")
