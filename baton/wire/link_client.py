@@ -1,6 +1,6 @@
 """The router's end of a link: one worker, dialled for ever, resumed after short breaks, declared dead after long ones.
 
-    link id A  ──stream──x  grace: redial, resume  ──stream──x  grace over: LinkDied to every inbox, link id B ──stream── ...
+link id A  ──stream──x  grace: redial, resume  ──stream──x  grace over: LinkDied to every inbox, link id B ──stream── ...
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class WorkerLink:
 
     async def _life(self, link_id: bytes) -> None:
         """From the first stream under `link_id` to the end of a grace in which it could not be resumed."""
-        stream = await self._dial(link_id)
+        stream: Stream | None = await self._dial(link_id)
         while stream is not None:
             self._open(stream)
             await self._serve(stream)
@@ -186,8 +186,7 @@ class WorkerLink:
 
     async def _serve(self, stream: Stream) -> None:
         try:
-            async for down in stream.messages():
-                self._receive(down)
+            await stream.serve(self._receive)
         except LinkBroken as error:
             self._note(str(error))
         finally:
