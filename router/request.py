@@ -7,7 +7,22 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from baton.wire.inference import TimelineView, Usage
 from baton.wire.types import FinishReason, ModelCard, SamplingParams, Token
+
+__all__ = [
+    "AcceptedToken",
+    "Alternative",
+    "GenerateRequest",
+    "Generation",
+    "Piece",
+    "Pieces",
+    "Service",
+    "TextMaker",
+    "TimelineView",
+    "TokenText",
+    "Usage",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +57,7 @@ class AcceptedToken:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One of a position's likeliest tokens."""
+    """One of a position's likeliest tokens; `text` as in TokenText."""
 
     id: int
     text: str
@@ -52,13 +67,18 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class TokenText:
-    """One output token as a client sees it. `text` may hold U+FFFD where `bytes` are part of a character."""
+    """One output token as a client sees it.
+
+    `text` is printable: bytes that are no whole character are written as escapes such as `\\xf0`. With logprobs, `offset`
+    counts the characters of the choice's text before this token.
+    """
 
     id: int
     text: str
     bytes: bytes
     logprob: float | None = None
     top: tuple[Alternative, ...] = ()
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +100,6 @@ class TextMaker(Protocol):
     def push(self, token: Token) -> Piece:
         """Takes the next token. After a piece with `finish` it must not be called again."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Counted from accepted tokens: the prompt once whatever `n`, the output of all choices (an end token counts)."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineView:
-    """A request's timeline as a client sees it: named spans in order and the sums that they add up to, in seconds."""
-
-    spans: tuple[tuple[str, float], ...] = ()
-    ttft_s: float = 0.0
-    second_token_s: float = 0.0
-    total_s: float = 0.0
-    transfer_bytes: int = 0
-    transport: str = ""
-    recoveries: int = 0
 
 
 Pieces = list[tuple[int, Piece]]
