@@ -1,0 +1,80 @@
+"""The KV channel's messages but frames (see kvtransfer/frames.py): types <-> protobuf bytes."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from baton.wire.convert_event import pack_first, unpack_first
+from baton.wire.convert_model import pack_capabilities, pack_identity, unpack_capabilities, unpack_identity
+from baton.wire.errors import TransferError
+from baton.wire.flat import pack_flat, unpack_flat
+from baton.wire.pb import kvtransfer_pb2 as pb
+from baton.wire.types import Commit, KvAnswer, KvHello
+
+
+def encode_hello(value: KvHello) -> bytes:
+    hello = pb.KvHello(
+        sender=value.sender,
+        receiver=value.receiver,
+        identity=pack_identity(value.identity),
+        capabilities=pack_capabilities(value.capabilities),
+    )
+    return pb.KvUp(hello=hello).SerializeToString()
+
+
+def encode_commit(value: Commit) -> bytes:
+    commit = pb.KvCommit(
+        lease=value.lease,
+        epoch=value.epoch,
+        index=value.index,
+        first=[pack_first(first) for first in value.first],
+        cover_start=value.cover_start,
+        cover_end=value.cover_end,
+        num_layers=value.num_layers,
+        num_frames=value.num_frames,
+        digest=value.digest,
+    )
+    return pb.KvUp(commit=commit).SerializeToString()
+
+
+def decode_up(message: bytes) -> KvHello | Commit:
+    """Reads a hello or a commit. TransferError("malformed") for any other bytes."""
+    try:
+        up = pb.KvUp.FromString(message)
+        return _unpack_hello(up.hello) if up.HasField("hello") else _unpack_commit(up.commit)
+    except (DecodeError, ValueError) as error:
+        raise TransferError("malformed", f"neither hello nor commit: {error}") from error
+
+
+def _unpack_hello(hello: pb.KvHello) -> KvHello:
+    return KvHello(hello.sender, hello.receiver, unpack_identity(hello.identity), unpack_capabilities(hello.capabilities))
+
+
+def _unpack_commit(commit: pb.KvCommit) -> Commit:
+    return Commit(
+        lease=commit.lease,
+        epoch=commit.epoch,
+        index=commit.index,
+        first=tuple(unpack_first(first) for first in commit.first),
+        cover_start=commit.cover_start,
+        cover_end=commit.cover_end,
+        num_layers=commit.num_layers,
+        num_frames=commit.num_frames,
+        digest=commit.digest,
+    )
+
+
+OPEN = pb.KvDown(open=True).SerializeToString()
+"""The receiver's first message: it took the hello."""
+
+
+def encode_answer(value: KvAnswer) -> bytes:
+    return pb.KvDown(answers=[pack_flat(value, pb.KvAnswer)]).SerializeToString()
+
+
+def decode_down(message: bytes) -> tuple[KvAnswer, ...]:
+    """The answers in a receiver's message: none in its first. TransferError("malformed") for any other bytes."""
+    try:
+        return tuple(unpack_flat(answer, KvAnswer) for answer in pb.KvDown.FromString(message).answers)
+    except DecodeError as error:
+        raise TransferError("malformed", f"not an answer: {error}") from error
