@@ -99,7 +99,12 @@ class WorkerConfig(Config):
 class RouterConfig(Config):
     """The router process: its two doors, the workers it dials, its limits."""
 
-    workers: Annotated[tuple[str, ...], Field(description="Address of a worker, such as 127.0.0.1:9000; repeat for more.")] = ()
+    workers: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Address of a worker, such as 127.0.0.1:9000; repeat for more.", json_schema_extra={"flag": "--worker"}
+        ),
+    ] = ()
     host: Host = "127.0.0.1"
     port: Annotated[Port, Field(description="Port of the HTTP door; 0: any free one.")] = 8000
     grpc_port: Annotated[Port, Field(description="Port of the gRPC door; 0: any free one.")] = 8001
@@ -141,6 +146,7 @@ class ServeConfig(Config):
     max_num_seqs: MaxSeqs = 64
     max_step_tokens: StepTokens = 512
     growth_reserve: GrowthReserve = 256
+    threads: Annotated[Count | None, Field(description="Compute threads of a worker; default: its share of the CPUs.")] = None
     queue_limit: Annotated[Count, Field(description="Requests that may wait; the next one gets a 429.")] = 256
     cluster_token: Token = ""
     insecure: Insecure = False
@@ -153,11 +159,9 @@ class ServeConfig(Config):
         _check_ports(self.port, self.grpc_port)
         return self
 
-    def worker(self, role: Role, port: int, cpus: tuple[int, ...]) -> WorkerConfig:
-        """The config of one worker of this cluster, on loopback."""
-        return WorkerConfig(
-            role=role, port=port, cpus=cpus, threads=len(cpus) or None, **self._shared(WorkerConfig, "host", "port", "insecure")
-        )
+    def worker(self, role: Role, cpus: tuple[int, ...]) -> WorkerConfig:
+        """The config of one worker of this cluster, on a free loopback port."""
+        return WorkerConfig(role=role, cpus=cpus, **self._shared(WorkerConfig, "host", "port", "insecure"))
 
     def router(self, workers: tuple[str, ...]) -> RouterConfig:
         """The config of this cluster's router."""

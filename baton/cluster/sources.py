@@ -44,7 +44,7 @@ def from_argv(kind: type[C], argv: Sequence[str], prog: str | None = None) -> C:
     parser = argparse.ArgumentParser(prog=prog, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     parser.add_argument("--config", default=None, help="YAML file with the same names as the flags.")
     for name, field in flag_fields(kind).items():
-        parser.add_argument(flag_of(name), dest=name, help=field.description, **_argument(field))
+        parser.add_argument(flag_of(kind, name), dest=name, help=field.description, **_argument(field))
     flags = vars(parser.parse_args(argv))
     file = flags.pop("config")
     return load(kind, flags, file)
@@ -52,17 +52,17 @@ def from_argv(kind: type[C], argv: Sequence[str], prog: str | None = None) -> C:
 
 def to_argv(config: Config) -> list[str]:
     """Flags that `from_argv` reads back to `config` in a `child_environ`; defaults and secrets are left out."""
-    argv: list[str] = []
+    argv, kind = list[str](), type(config)
     for name, value in config.model_dump(mode="json", exclude_defaults=True).items():
         match value:
             case bool():
-                argv.append(flag_of(name) if value else "--no-" + flag_of(name)[2:])
+                argv.append(flag_of(kind, name) if value else "--no-" + flag_of(kind, name)[2:])
             case list():
-                argv += [flag_of(name), ",".join(str(item) for item in value)]
+                argv += [flag_of(kind, name), ",".join(str(item) for item in value)]
             case dict():
-                argv += [flag_of(name), json.dumps(value)]
+                argv += [flag_of(kind, name), json.dumps(value)]
             case _:
-                argv += [flag_of(name), str(value)]
+                argv += [flag_of(kind, name), str(value)]
     return argv
 
 
@@ -71,8 +71,9 @@ def flag_fields(kind: type[Config]) -> dict[str, FieldInfo]:
     return {name: field for name, field in kind.model_fields.items() if field.json_schema_extra != SECRET}
 
 
-def flag_of(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def flag_of(kind: type[Config], name: str) -> str:
+    extra = kind.model_fields[name].json_schema_extra
+    return str(extra["flag"]) if isinstance(extra, dict) and "flag" in extra else "--" + name.replace("_", "-")
 
 
 def variable_of(name: str) -> str:
@@ -151,7 +152,7 @@ def _explained(kind: type[Config], error: ValidationError, origins: Mapping[str,
         elif name not in kind.model_fields:
             lines[name] = f"{name} {origins[name]} is not a setting of this command; see --help"
         else:
-            where = ".".join([flag_of(name), *inner]) if is_mapping(kind.model_fields[name]) else flag_of(name)
+            where = ".".join([flag_of(kind, name), *inner]) if is_mapping(kind.model_fields[name]) else flag_of(kind, name)
             origin = f" {origins[name]}".rstrip()
             lines[where] = (
                 f"{lines[where]}; or: {message}" if where in lines else f"{where} {fault['input']!r}{origin}: {message}"
