@@ -21,6 +21,7 @@ from baton.wire.types import (
     Failed,
     Fence,
     Fenced,
+    Finish,
     Finished,
     FinishReason,
     Gone,
@@ -158,7 +159,7 @@ class Coordinator:
             return []
         ended.done = True
         del ended.ids[num_tokens:]
-        return self._finish_if_done()
+        return self._finish_if_done() or self._stop(choice)
 
     def cancel(self) -> list[Action]:
         """The client left, or the deadline passed: ends the lease everywhere, then Done."""
@@ -374,6 +375,9 @@ class Coordinator:
         self._committed = False
         self._held.clear()
         return ends
+
+    def _stop(self, choice: int) -> list[Action]:
+        return [Send(self.decode, Finish(self._leased, choice))] if self.decode in self._started and self.decode else []
 
     def _split(self, choices: Iterable[Choice]) -> Split:
         moved = list(choices)
