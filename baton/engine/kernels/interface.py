@@ -6,7 +6,7 @@ The pool is `[num_blocks, num_layers, 2, block_size, G, D]`; a slot is `block_id
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,6 +48,7 @@ class StepBatch:
     query_start: torch.Tensor  # int32 [S + 1]
     seq_lens: torch.Tensor  # int32 [S], positions after this step
     logit_rows: torch.Tensor  # int64 [R], rows whose logits are wanted
+    notes: dict[Any, Any] = field(default_factory=dict)  # what a backend worked out for this step, kept from layer to layer
 
 
 class Kernels(Protocol):
