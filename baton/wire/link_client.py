@@ -43,7 +43,7 @@ from baton.wire.types import (
 
 log = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S = 0.02
+FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 1.0
 
 _Retained = StartDecode | StartPrefill | Fence
@@ -100,8 +100,8 @@ class WorkerLink:
     """A link to the worker at `address`.
 
     `run` is owned by the caller and never returns; cancelling it closes the link. `on_change` is called on the loop after
-    every change of `up`, `info` or `load`. `up` stays true over a break shorter than `timeouts.router_grace_s`, which no
-    inbox notices. `error` says why the last dial failed, None while connected.
+    every change of `up`, `info`, `load` or `error`. `up` stays true over a break shorter than `timeouts.router_grace_s`,
+    which no inbox notices. `error` says why the last dial or stream failed, None while connected.
     """
 
     def __init__(
@@ -180,6 +180,7 @@ class WorkerLink:
     async def _redial(self, link_id: bytes) -> Stream | None:
         try:
             async with asyncio.timeout(self._timeouts.router_grace_s):
+                await asyncio.sleep(FIRST_BACKOFF_S * random.random())
                 return await self._dial(link_id)
         except TimeoutError:
             return None
@@ -233,7 +234,8 @@ class WorkerLink:
     def _note(self, error: str) -> None:
         if error != self.error:
             log.warning("link to %s: %s", self.address, error)
-        self.error = error
+            self.error = error
+            self._on_change(self)
 
     def _die(self, reason: str) -> None:
         if self.up:

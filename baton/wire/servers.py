@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -18,14 +18,18 @@ from baton.wire.pb import worker_pb2_grpc
 HEALTH = "/grpc.health.v1.Health/"
 WORKER = "baton.v1.Worker"
 
-_Handler = grpc.RpcMethodHandler[Any, Any]
+if TYPE_CHECKING:  # generic in their stubs only
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+    _Interceptor = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    _Interceptor = grpc.aio.ServerInterceptor
 
 
 class AddressTaken(OSError):
     """The worker's address cannot be listened on; the message names it."""
 
 
-class TokenGuard(grpc.aio.ServerInterceptor[Any, Any]):
+class TokenGuard(_Interceptor):
     """Refuses every call that does not carry the cluster token, before any handler sees it. Probes of health need none."""
 
     def __init__(self, token: str) -> None:
