@@ -77,7 +77,7 @@ class Decoder:
     ) -> torch.Tensor:
         spec, kernels = self.spec, self.kernels
         heads = kernels.linear(x, layer.qkv.weight, layer.qkv.bias).view(len(x), -1, spec.head_dim)
-        q, k, v = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        q, k, v = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm_heads(q, layer.q_norm), self._norm_heads(k, layer.k_norm)
         q = kernels.rotary_write(q, k, v, cos, sin, batch.slots, pool, index)
