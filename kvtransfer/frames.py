@@ -34,7 +34,7 @@ _LEASE, _FIRST_NUMBER, _DIGEST_FIELD = 1, 2, 8  # of KvFrameHeader
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A header and its payload. The payload is a view: of the pool before it is encoded, of the message after it was decoded."""
+    """A header and its payload: a view of the pool before it is encoded, of the message after it was decoded."""
 
     header: FrameHeader
     payload: memoryview
@@ -63,8 +63,13 @@ def verify(frame: Frame) -> None:
         raise TransferError("digest", f"frame {frame.header.sequence} does not have the digest that it names")
 
 
+def payload_bytes(layout: KvLayout, header: FrameHeader) -> int:
+    """Size of the payload that `header` names."""
+    return (header.token_end - header.token_start) * (header.layer_end - header.layer_start) * 2 * layout.row_bytes
+
+
 def plan(layout: KvLayout, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cuts tokens [start, end) into frames (token_start, token_end, layer_start, layer_end), each out of one block of `layout`."""
+    """Tokens [start, end) as frames (token_start, token_end, layer_start, layer_end), each out of one block of `layout`."""
     for block_start in range(start - start % layout.block_size, end, layout.block_size):
         yield from _cut(layout, max(block_start, start), min(block_start + layout.block_size, end))
 

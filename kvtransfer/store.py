@@ -17,7 +17,9 @@ class BlockStore(Protocol):
     @property
     def layout(self) -> KvLayout: ...
 
-    def gather(self, block_ids: Sequence[int], token_start: int, token_end: int, layer_start: int, layer_end: int) -> memoryview:
+    def gather(
+        self, block_ids: Sequence[int], token_start: int, token_end: int, layer_start: int, layer_end: int
+    ) -> memoryview:
         """Bytes of a run of tokens within one block; zero-copy where the run is contiguous, else a fresh buffer."""
         ...
 

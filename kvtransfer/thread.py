@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,28 +19,26 @@ class KvThread:
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work`. Once this has returned or raised, cancelled or not, `work` isn't running and never will be."""
         job = self._pool.submit(work)
+        done = asyncio.wrap_future(job)
         try:
-            return await asyncio.wrap_future(job)
+            return await asyncio.shield(done)
         except asyncio.CancelledError:
-            await _settled(job)
+            job.cancel()
+            await outlast(done)
             raise
-
-    async def barrier(self) -> None:
-        """Returns when all work that was given before is over."""
-        await self.run(lambda: None)
 
     def close(self) -> None:
         """Gives the thread back once its last work is over. Idempotent."""
         self._pool.shutdown(wait=False)
 
 
-async def _settled(job: Future[T]) -> None:
-    """Waits out a piece of work that was cancelled while it ran, about a millisecond, whoever else cancels meanwhile."""
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    job.add_done_callback(lambda _: loop.call_soon_threadsafe(over.set))
-    while not over.is_set():
+async def outlast(future: asyncio.Future[Any]) -> None:
+    """Returns when `future` is done, however it ended. A cancellation meanwhile is raised only then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
         try:
-            await over.wait()
-        except asyncio.CancelledError:
-            continue
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

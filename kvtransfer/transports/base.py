@@ -5,7 +5,7 @@ neither leases nor blocks: messages are the bytes of `kvtransfer.frames` and sta
 breaks. Retries, deadlines of an attempt and sharing a channel between requests belong to the layers above.
 
     Sender ── write(message) ──> Channel ~~~~ wire ~~~~ server ── take(message) ──> Sink (the Receiver)
-           <── read() -> answer ──                            <── answer or None ──
+           <── read() -> answer ──                            <── answers ──
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class Connect(Protocol):
 
 
 class Sink(Protocol):
-    """A receiver as a transport's server sees it. The server calls `open` once a channel, then `take` for each message in turn."""
+    """A receiver as a transport's server sees it: `open` for a channel's first message, then `take` for each one in turn."""
 
     def open(self, message: bytes) -> None:
         """Checks a channel's first message. Raises PairingRefused or TransferError: the server says so and hangs up."""
         ...
 
-    async def take(self, message: bytes) -> KvAnswer | None:
+    async def take(self, message: bytes) -> list[KvAnswer]:
         """Takes the next message; the server reads no further until this returned, which is the receiver's back-pressure.
 
         `message` must stay unchanged until then: the digest is verified over it and the payload copied out of it. Returns the
-        answer to send, if any. Raises TransferError("malformed") for bytes without a meaning: the server hangs up.
+        answers to send. Raises TransferError("malformed") for bytes without a meaning: the server hangs up.
         """
         ...

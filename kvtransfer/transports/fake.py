@@ -54,11 +54,11 @@ class FakeChannel:
     async def write(self, message: bytes) -> None:
         self._check()
         try:
-            answer = await self._sink.take(message)
+            answers = await self._sink.take(message)
         except TransferError as error:
             self.lose(error.message)
             raise TransferError("channel_lost", error.message) from error
-        if answer is not None:
+        for answer in answers:
             self._answers.put_nowait(answer)
 
     async def read(self) -> KvAnswer:

@@ -116,7 +116,7 @@ def kv_handler(sink: Sink, token: str) -> grpc.GenericRpcHandler[bytes, bytes]:
                 sink.open(await anext(messages))
             yield convert_kv.OPEN
             async for message in messages:
-                if (answer := await sink.take(message)) is not None:
+                for answer in await sink.take(message):
                     yield convert_kv.encode_answer(answer)
         except BatonError as error:
             await _refuse(context, error)

@@ -1,0 +1,321 @@
+"""A whole handoff: sender to receiver, over gRPC on loopback and over the fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import grpc.aio
+import numpy as np
+import pytest
+from transfer_support import IDENTITY, SHORT, NumpyStore, faulty, hello_of, info_of
+
+from baton.wire.channel import server_options
+from baton.wire.errors import TransferError
+from baton.wire.types import Commit, Committed, DecodeTarget, Fenced, FinishReason, FirstToken, Gone, Identity, Timeouts, Token
+from kvtransfer.outgoing import Outgoing
+from kvtransfer.receiver import Receiver
+from kvtransfer.sender import Sender
+from kvtransfer.transports import grpc as kv_grpc
+from kvtransfer.transports.base import Connect
+from kvtransfer.transports.fake import FakeNetwork
+
+LEASE = b"L" * 16
+FIRST = (FirstToken(0, Token(7)),)
+TOKEN = "secret"
+
+
+@dataclass
+class Cluster:
+    """A prefill pool with a sender and a decode pool with a receiver that listens at `target`."""
+
+    prefill: NumpyStore
+    decode: NumpyStore
+    sender: Sender
+    receiver: Receiver
+    target: DecodeTarget
+    commits: list[Commit] = field(default_factory=list)
+
+    def begin(
+        self, total_len: int, num_cached: int = 0, *, epoch: int = 1, lease: bytes = LEASE, expect: bool = True
+    ) -> Outgoing:
+        """Prefill's blocks are 1, 2, ... and hold KV of positions [0, total_len); decode's are the odd ones."""
+        if expect:
+            self.receiver.expect(lease, epoch, self.decode_ids(total_len), num_cached, total_len, 0, self.commits.append)
+        ids = self.prefill_ids(total_len)
+        self.prefill.fill(ids, seed=total_len)
+        return self.sender.begin(lease, epoch, self.target, ids, num_cached, total_len)
+
+    def prefill_ids(self, total_len: int) -> tuple[int, ...]:
+        return tuple(range(1, 2 + (total_len - 1) // self.prefill.layout.block_size))
+
+    def decode_ids(self, total_len: int) -> tuple[int, ...]:
+        return tuple(range(1, 2 * (2 + total_len // self.decode.layout.block_size), 2))
+
+    def arrived(self, total_len: int, start: int = 0) -> bool:
+        sent = self.prefill.read(self.prefill_ids(total_len), start, total_len)
+        return np.array_equal(sent, self.decode.read(self.decode_ids(total_len), start, total_len))
+
+
+@asynccontextmanager
+async def grpc_server(receiver: Receiver, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    server = grpc.aio.server(options=server_options())
+    server.add_generic_rpc_handlers((kv_grpc.kv_handler(receiver, TOKEN),))
+    port = server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def cluster(
+    kind: str = "grpc",
+    *,
+    prefill_block: int = 16,
+    decode_block: int = 16,
+    wrap: Callable[[Connect], Connect] = lambda connect: connect,
+    timeouts: Timeouts = SHORT,
+    identity: Identity = IDENTITY,
+) -> AsyncIterator[Cluster]:
+    prefill, decode = NumpyStore(block_size=prefill_block), NumpyStore(block_size=decode_block)
+    receiver = Receiver(decode, info_of(decode))
+    network = FakeNetwork(TOKEN)
+    network.listen("decode", receiver)
+    connect: Connect = kv_grpc.connect if kind == "grpc" else network.connect
+
+    def hello(target: DecodeTarget):  # noqa: ANN202
+        return hello_of(prefill, receiver=target.incarnation, identity=identity)
+
+    async with grpc_server(receiver) as address:
+        sender = Sender(prefill, hello, TOKEN, timeouts, wrap(connect))
+        target = DecodeTarget(address if kind == "grpc" else "decode", b"D" * 16)
+        try:
+            yield Cluster(prefill, decode, sender, receiver, target)
+        finally:
+            await sender.stop()
+            receiver.stop()
+    assert leftover_tasks() == []
+
+
+def leftover_tasks() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("kv-")]
+
+
+@pytest.mark.parametrize("kind", ["grpc", "fake"])
+@pytest.mark.parametrize(("prefill_block", "decode_block"), [(16, 16), (16, 64), (64, 16)])
+@pytest.mark.parametrize(("total_len", "num_cached"), [(1, 0), (16, 0), (17, 0), (63, 0), (130, 64), (200, 199)])
+async def test_bytes_arrive_as_they_were(
+    kind: str, prefill_block: int, decode_block: int, total_len: int, num_cached: int
+) -> None:
+    async with cluster(kind, prefill_block=prefill_block, decode_block=decode_block) as both:
+        outgoing = both.begin(total_len, num_cached)
+        answer = await outgoing.commit(0, FIRST)
+        assert answer.ok
+        assert both.arrived(total_len, num_cached)
+        assert not both.decode.pool[both.decode_ids(total_len)[0], :, :, :num_cached].any()
+        assert [(one.first, one.cover_start, one.cover_end) for one in both.commits] == [(FIRST, num_cached, total_len)]
+        facts = outgoing.facts
+        assert facts.transport == kind
+        assert facts.num_bytes == (total_len - num_cached) * both.prefill.layout.token_bytes == both.receiver.received_bytes
+        assert facts.transfer_s > 0
+        assert (both.sender.transfers, both.receiver.transfers) == (1, 1)
+        await both.receiver.close(LEASE)
+        assert len(both.receiver) == 0
+
+
+async def test_blocks_are_shipped_while_the_rest_is_computed() -> None:
+    async with cluster("fake") as both:
+        outgoing = both.begin(40)
+        outgoing.computed(39)
+        await until(lambda: both.receiver.received_bytes == 32 * both.prefill.layout.token_bytes)
+        assert (await outgoing.commit(0, FIRST)).ok
+        assert outgoing.facts.num_bytes == 40 * both.prefill.layout.token_bytes
+        assert 0 < outgoing.facts.hidden_s <= outgoing.facts.transfer_s
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Lets other tasks run until `true`; the test's own timeout bounds it."""
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+async def test_many_attempts_share_one_channel() -> None:
+    dials: list[str] = []
+
+    def counting(connect: Connect) -> Connect:
+        async def dial(*args):  # noqa: ANN002, ANN202
+            dials.append(args[0])
+            return await connect(*args)
+
+        return dial
+
+    async with cluster(wrap=counting) as both:
+        leases = [bytes([n]) * 16 for n in range(5)]
+        outgoing = [both.begin(48, lease=lease) for lease in leases]
+        answers = await asyncio.gather(*(one.commit(0, FIRST) for one in outgoing))
+        assert all(answer.ok for answer in answers)
+        assert [answer.lease for answer in answers] == leases
+        assert len(dials) == 1
+        for lease in leases:
+            await both.receiver.close(lease)
+
+
+async def test_nothing_is_committed_when_every_choice_has_ended() -> None:
+    async with cluster("fake") as both:
+        outgoing = both.begin(16)
+        assert (await outgoing.commit(0, (FirstToken(0, Token(7), FinishReason.STOP),))).ok
+        assert both.commits == []
+        await both.receiver.close(LEASE)
+
+
+async def test_a_cancelled_attempt_reads_nothing_more_and_leaves_the_channel() -> None:
+    async with cluster() as both:
+        outgoing = both.begin(64)
+        outgoing.computed(64)
+        await outgoing.cancel()
+        other = both.begin(64, lease=b"M" * 16)
+        assert (await other.commit(0, FIRST)).ok
+        with pytest.raises(TransferError, match="cancelled"):
+            await outgoing.commit(0, FIRST)
+        assert both.sender.transfers_failed == 0
+        await both.receiver.close(LEASE)
+        await both.receiver.close(b"M" * 16)
+
+
+async def test_an_attempt_that_nobody_expects_is_refused_and_counted() -> None:
+    async with cluster() as both:
+        with pytest.raises(TransferError) as caught:
+            await both.begin(32, expect=False).commit(0, FIRST)
+        assert caught.value.reason == "unknown_lease"
+        assert both.receiver.refused["unknown_lease"] >= 1
+        assert both.sender.transfers_failed == 1
+        assert not both.decode.pool.any()
+
+
+async def test_a_fence_refuses_the_old_epoch_and_takes_the_next() -> None:
+    async with cluster(prefill_block=64) as both:
+        old = both.begin(64)
+        old.computed(64)
+        await until(lambda: both.receiver.received_bytes > 0)
+        assert await both.receiver.fence(LEASE, 2, 65, 1) == Fenced(LEASE, 2, 0)
+        with pytest.raises(TransferError) as caught:
+            await old.commit(0, FIRST)
+        assert caught.value.reason == "stale_epoch"
+        new = both.begin(65, epoch=2, expect=False)
+        assert (await new.commit(1, FIRST)).ok
+        assert both.arrived(65)
+        assert await both.receiver.fence(LEASE, 3, 65, 1) == Committed(LEASE, 2, 1, FIRST)
+        await both.receiver.close(LEASE)
+        assert await both.receiver.fence(LEASE, 4, 65, 1) == Gone(LEASE, 4)
+
+
+async def test_a_fence_left_over_from_before_says_nothing() -> None:
+    async with cluster("fake") as both:
+        both.receiver.expect(LEASE, 3, (1,), 0, 16, 0, both.commits.append)
+        assert await both.receiver.fence(LEASE, 2, 16, 0) is None
+
+
+async def test_closing_during_a_transfer_stops_the_writes() -> None:
+    async with cluster() as both:
+        outgoing = both.begin(600)
+        outgoing.computed(600)
+        await until(lambda: both.receiver.received_bytes > 0)
+        await both.receiver.close(LEASE)
+        both.decode.pool[:] = 0
+        with pytest.raises(TransferError) as caught:
+            await outgoing.commit(0, FIRST)
+        assert caught.value.reason == "unknown_lease"
+        assert not both.decode.pool.any()
+
+
+async def test_a_restarted_receiver_is_another_one_and_the_next_attempt_dials_afresh() -> None:
+    async with cluster() as both:
+        assert (await both.begin(32).commit(0, FIRST)).ok
+        restarted = replace(both.target, incarnation=b"E" * 16)
+        await both.receiver.close(LEASE)
+        with pytest.raises(TransferError) as caught:
+            outgoing = both.sender.begin(LEASE, 1, restarted, (1, 2), 0, 32)
+            await outgoing.commit(0, FIRST)
+        assert caught.value.reason == "wrong_incarnation"
+        assert (await both.begin(32).commit(0, FIRST)).ok
+        await both.receiver.close(LEASE)
+
+
+async def test_a_server_that_comes_back_at_the_same_address_is_dialled_again() -> None:
+    async with cluster() as both:
+        async with grpc_server(both.receiver) as address:
+            both.target = DecodeTarget(address, b"D" * 16)
+            outgoing = both.begin(48)
+            outgoing.computed(32)
+            await until(lambda: both.receiver.received_bytes > 0)
+        with pytest.raises(TransferError) as caught:
+            await outgoing.commit(0, FIRST)
+        assert caught.value.reason == "channel_lost"
+        await both.receiver.close(LEASE)
+        with pytest.raises(TransferError) as caught:
+            await both.begin(48).commit(0, FIRST)
+        assert caught.value.reason == "connect"
+        await both.receiver.close(LEASE)
+        async with grpc_server(both.receiver, address):
+            assert (await both.begin(48).commit(0, FIRST)).ok
+        await both.receiver.close(LEASE)
+
+
+async def test_a_channel_that_stands_still_is_given_up() -> None:
+    stalled = asyncio.Event()
+    async with cluster(wrap=lambda connect: faulty(connect, lambda message: [message], stalled)) as both:
+        first, second = both.begin(48), both.begin(48, lease=b"M" * 16)
+        assert first.error is None
+        stalled.set()
+        for outgoing in (first, second):
+            with pytest.raises(TransferError) as caught:
+                await outgoing.commit(0, FIRST)
+            assert caught.value.reason == "stall"
+        stalled.clear()
+        for lease in (LEASE, b"M" * 16):
+            await both.receiver.close(lease)
+        assert (await both.begin(48).commit(0, FIRST)).ok
+        await both.receiver.close(LEASE)
+
+
+async def test_a_commit_without_an_answer_is_a_stall() -> None:
+    def swallow_commits(message: bytes) -> list[bytes]:
+        return [] if message[0] == 0x1A else [message]
+
+    async with cluster(wrap=lambda connect: faulty(connect, swallow_commits)) as both:
+        with pytest.raises(TransferError) as caught:
+            await both.begin(48).commit(0, FIRST)
+        assert caught.value.reason == "stall"
+        assert both.commits == []
+        await both.receiver.close(LEASE)
+
+
+@pytest.mark.parametrize("kind", ["grpc", "fake"])
+@pytest.mark.parametrize("name", ["architecture", "weights_digest", "recipe", "rope", "max_model_len"])
+async def test_another_identity_is_refused_by_field_and_values(kind: str, name: str) -> None:
+    other = replace(IDENTITY, **{name: 77 if name == "max_model_len" else "other"})
+    async with cluster(kind, identity=other) as both:
+        with pytest.raises(TransferError, match=f"{name} differs.*{getattr(other, name)}.*{getattr(IDENTITY, name)}") as caught:
+            await both.begin(16).commit(0, FIRST)
+        assert caught.value.reason == "pairing_refused"
+        await both.receiver.close(LEASE)
+
+
+@pytest.mark.parametrize("kind", ["grpc", "fake"])
+async def test_another_clusters_token_is_refused(kind: str) -> None:
+    def forged(connect: Connect) -> Connect:
+        async def dial(address, hello, token, timeouts):  # noqa: ANN001, ANN202
+            return await connect(address, hello, "guess", timeouts)
+
+        return dial
+
+    async with cluster(kind, wrap=forged) as both:
+        with pytest.raises(TransferError) as caught:
+            await both.begin(16).commit(0, FIRST)
+        assert caught.value.reason == "unauthenticated"
+        await both.receiver.close(LEASE)
