@@ -1,0 +1,1 @@
+"""Decode: reserves blocks, takes committed KV, writes the answer token by token."""

@@ -1,0 +1,1 @@
+"""Prefill: computes prompts, samples first tokens, hands KV over."""
