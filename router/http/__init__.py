@@ -1,0 +1,1 @@
+"""The HTTP door: OpenAI's API over the router's core."""

@@ -1,0 +1,56 @@
+"""What every HTTP request passes first: limits on its headers, and an id that comes back in the answer."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from baton.cluster.config import Limits
+from router.http.errors import HttpError, error_response
+
+REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,128}")
+"""A client's id that may be echoed; any other is replaced. It names the exchange only: requests never meet by it."""
+
+
+class Gate:
+    """ASGI middleware: refuses oversized headers (431) and adds X-Request-Id to every answer."""
+
+    def __init__(self, app: ASGIApp, limits: Limits):
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _named(send, _request_id(scope))
+        fault = self._fault(scope)
+        if fault is None:
+            await self._app(scope, receive, answer)
+        else:
+            await error_response(fault)(scope, receive, answer)
+
+    def _fault(self, scope: Scope) -> HttpError | None:
+        headers = scope["headers"]
+        num_bytes = sum(len(name) + len(value) for name, value in headers) + len(scope.get("raw_path") or b"")
+        if len(headers) <= self._limits.num_headers and num_bytes <= self._limits.header_bytes:
+            return None
+        limits = f"{self._limits.num_headers} headers of {self._limits.header_bytes} bytes together"
+        return HttpError(431, f"The request's headers are too large: at most {limits}.", "headers_too_large")
+
+
+def _request_id(scope: Scope) -> str:
+    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    return given.decode() if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _named(send: Send, request_id: str) -> Send:
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["x-request-id"] = request_id
+        await send(message)
+
+    return answer
