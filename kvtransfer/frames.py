@@ -30,6 +30,7 @@ _DIGEST = struct.Struct("<Q")
 _HELLO, _FRAME, _COMMIT = 1, 2, 3  # of KvUp
 _HEADER, _PAYLOAD = 1, 2  # of KvFrame
 _LEASE, _FIRST_NUMBER, _DIGEST_FIELD = 1, 2, 8  # of KvFrameHeader
+_CHECK, _CHECK_BYTES = 10, 9  # of KvCommit: tag and 8 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,17 @@ def _encode_header(header: FrameHeader) -> bytes:
     return b"".join((length(_LEASE, len(header.lease)), header.lease, *numbers, fixed64(_DIGEST_FIELD, header.digest)))
 
 
+def encode_commit(commit: Commit) -> bytes:
+    """The message of a commit, whose check covers every byte before it: first tokens must not change on the way either."""
+    body = convert_kv.encode_commit(commit)
+    check = _check(body)
+    return b"".join((length(_COMMIT, len(body) + len(check)), body, check))
+
+
+def _check(body: bytes) -> bytes:
+    return fixed64(_CHECK, xxh3_64(body).intdigest())
+
+
 def decode(message: bytes) -> KvHello | Frame | Commit:
     """What a sender wrote. A frame's payload is a slice of `message`. TransferError("malformed") for any other bytes."""
     found = list(fields(memoryview(message)))
@@ -103,9 +115,18 @@ def decode(message: bytes) -> KvHello | Frame | Commit:
     field, value = found[0]
     if field == _FRAME:
         return _decode_frame(as_bytes(value))
-    if field in (_HELLO, _COMMIT):
-        return convert_kv.decode_up(message)
+    if field == _COMMIT:
+        return _decode_commit(bytes(as_bytes(value)))
+    if field == _HELLO:
+        return convert_kv.decode_hello(bytes(as_bytes(value)))
     raise malformed("neither hello, frame nor commit")
+
+
+def _decode_commit(message: bytes) -> Commit:
+    body, check = message[:-_CHECK_BYTES], message[-_CHECK_BYTES:]
+    if check != _check(body):
+        raise malformed("a commit that does not have the check that it names")
+    return convert_kv.decode_commit(body)
 
 
 def _decode_frame(view: memoryview) -> Frame:

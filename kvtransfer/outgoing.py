@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from baton.wire import convert_kv
 from baton.wire.errors import TransferError
 from baton.wire.types import Failed, FirstToken, FrameHeader, KvAnswer, LeaseId
 from kvtransfer import frames
@@ -156,7 +155,7 @@ class Outgoing:
     async def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, SendCommit):
-                await self._pair.send(convert_kv.encode_commit(action.commit))
+                await self._pair.send(frames.encode_commit(action.commit))
                 self._expect_answer()
         self._report(actions)
 

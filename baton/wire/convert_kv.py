@@ -22,7 +22,18 @@ def encode_hello(value: KvHello) -> bytes:
     return pb.KvUp(hello=hello).SerializeToString()
 
 
+def decode_hello(message: bytes) -> KvHello:
+    """Reads a KvHello. TransferError("malformed") for any other bytes."""
+    try:
+        hello = pb.KvHello.FromString(message)
+    except DecodeError as error:
+        raise TransferError("malformed", f"not a hello: {error}") from error
+    identity, capabilities = unpack_identity(hello.identity), unpack_capabilities(hello.capabilities)
+    return KvHello(hello.sender, hello.receiver, identity, capabilities)
+
+
 def encode_commit(value: Commit) -> bytes:
+    """A KvCommit without its check, which the caller appends."""
     commit = pb.KvCommit(
         lease=value.lease,
         epoch=value.epoch,
@@ -34,20 +45,15 @@ def encode_commit(value: Commit) -> bytes:
         num_frames=value.num_frames,
         digest=value.digest,
     )
-    return pb.KvUp(commit=commit).SerializeToString()
+    return commit.SerializeToString()
 
 
-def decode_up(message: bytes) -> KvHello | Commit:
-    """Reads a hello or a commit. TransferError("malformed") for any other bytes."""
+def decode_commit(message: bytes) -> Commit:
+    """Reads a KvCommit, whose check the caller verified. TransferError("malformed") for any other bytes."""
     try:
-        up = pb.KvUp.FromString(message)
-        return _unpack_hello(up.hello) if up.HasField("hello") else _unpack_commit(up.commit)
+        return _unpack_commit(pb.KvCommit.FromString(message))
     except (DecodeError, ValueError) as error:
-        raise TransferError("malformed", f"neither hello nor commit: {error}") from error
-
-
-def _unpack_hello(hello: pb.KvHello) -> KvHello:
-    return KvHello(hello.sender, hello.receiver, unpack_identity(hello.identity), unpack_capabilities(hello.capabilities))
+        raise TransferError("malformed", f"not a commit: {error}") from error
 
 
 def _unpack_commit(commit: pb.KvCommit) -> Commit:

@@ -91,7 +91,7 @@ def test_a_field_of_a_later_version_is_skipped() -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_is_a_transfer_error_and_nothing_else(garbage: bytes) -> None:
-    for decode in (frames.decode, convert_kv.decode_up, convert_kv.decode_down):
+    for decode in (frames.decode, convert_kv.decode_hello, convert_kv.decode_commit, convert_kv.decode_down):
         with contextlib.suppress(TransferError):
             decode(garbage)
 
@@ -144,14 +144,25 @@ def test_hello_commit_and_answer_come_back_whole() -> None:
     commit = Commit(b"L" * 16, 2, 3, first, 64, 100, 30, 4, 2**64 - 1)
     answer = KvAnswer(b"L" * 16, 2, False, "digest")
     assert frames.decode(convert_kv.encode_hello(hello)) == hello
-    assert frames.decode(convert_kv.encode_commit(commit)) == commit
+    assert frames.decode(frames.encode_commit(commit)) == commit
+    assert pb.KvUp.FromString(frames.encode_commit(commit)).commit.first[1].token.id == 6
     assert convert_kv.decode_down(convert_kv.encode_answer(answer)) == (answer,)
     assert convert_kv.decode_down(convert_kv.OPEN) == ()
 
 
-def test_a_commit_with_an_unknown_finish_is_malformed() -> None:
-    up = pb.KvUp(commit=pb.KvCommit(lease=b"L" * 16))
-    up.commit.first.add(finish="tired")
+@given(st.data())
+def test_a_damaged_commit_is_malformed(data: st.DataObject) -> None:
+    whole = frames.encode_commit(Commit(b"L" * 16, 1, 0, (FirstToken(0, Token(300)),), 0, 5, 2, 3, 99))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flip = data.draw(st.integers(1, 255))
     with pytest.raises(TransferError) as caught:
-        frames.decode(up.SerializeToString())
+        frames.decode(whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
+    assert caught.value.reason == "malformed"
+
+
+def test_a_commit_with_an_unknown_finish_is_malformed() -> None:
+    commit = pb.KvCommit(lease=b"L" * 16)
+    commit.first.add(finish="tired")
+    with pytest.raises(TransferError) as caught:
+        convert_kv.decode_commit(commit.SerializeToString())
     assert caught.value.reason == "malformed"

@@ -66,7 +66,7 @@ class KvFrameHeader(_message.Message):
     def __init__(self, lease: _Optional[bytes] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., token_start: _Optional[int] = ..., token_end: _Optional[int] = ..., layer_start: _Optional[int] = ..., layer_end: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class KvCommit(_message.Message):
-    __slots__ = ("lease", "epoch", "index", "first", "cover_start", "cover_end", "num_layers", "num_frames", "digest")
+    __slots__ = ("lease", "epoch", "index", "first", "cover_start", "cover_end", "num_layers", "num_frames", "digest", "check")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class KvCommit(_message.Message):
     NUM_LAYERS_FIELD_NUMBER: _ClassVar[int]
     NUM_FRAMES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     lease: bytes
     epoch: int
     index: int
@@ -85,7 +86,8 @@ class KvCommit(_message.Message):
     num_layers: int
     num_frames: int
     digest: int
-    def __init__(self, lease: _Optional[bytes] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., first: _Optional[_Iterable[_Union[_worker_pb2.FirstToken, _Mapping]]] = ..., cover_start: _Optional[int] = ..., cover_end: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_frames: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    check: int
+    def __init__(self, lease: _Optional[bytes] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., first: _Optional[_Iterable[_Union[_worker_pb2.FirstToken, _Mapping]]] = ..., cover_start: _Optional[int] = ..., cover_end: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_frames: _Optional[int] = ..., digest: _Optional[int] = ..., check: _Optional[int] = ...) -> None: ...
 
 class KvAnswer(_message.Message):
     __slots__ = ("lease", "epoch", "ok", "reason")
