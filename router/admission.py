@@ -1,7 +1,7 @@
 """The only waiting queue: requests wait here, never in a worker, first come first served.
 
-    enter ── place ──> reserving ── admitted ──> running
-               ^           │ refused (no_blocks, busy)          recovering: place again, before all newcomers
+    enter ── wait ───> reserving ── admitted ──> running
+               ^           │ refused (no_blocks, busy)          recovering: waits again, before all newcomers
                └───────────┘ at its old turn: the head
 
 A request holds its place in the bounded queue until decode has reserved for it. Nothing here polls: a report, a link or a
@@ -16,13 +16,14 @@ import functools
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from baton.wire.errors import InvalidRequest, QueueFull, Unavailable
 from router.placer import Ask, Placement, Placer
+from router.recovery import RETRY_AFTER_S
 from router.request import GenerateRequest
 
-RETRY_AFTER_S = 1.0
+CLOSED = "this router is shutting down"
 GROWTH_RESERVE = 256
 """Output tokens of each choice that a worker reserves at once, at most: its default."""
 
@@ -35,13 +36,34 @@ class Ticket:
     admitted: bool = False
 
 
-@dataclass(order=True, slots=True)
-class _Waiter:
-    turn: int
-    ask: Ask = field(compare=False)
-    ticket: Ticket = field(compare=False)
-    placed: asyncio.Future[Placement] = field(compare=False)
-    patience: asyncio.TimerHandle | None = field(default=None, compare=False)
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """An attempt in the queue. `placed` ends with claimed workers, which `take` makes the caller's, or with Unavailable."""
+
+    ticket: Ticket
+    ask: Ask
+    placed: asyncio.Future[Placement]
+    taken: bool = False
+    patience: asyncio.TimerHandle | None = None
+
+    def take(self) -> Placement:
+        """The claimed workers, once `placed` is done: from now on the caller releases them."""
+        self.taken = True
+        return self.placed.result()
+
+    def enough(self) -> None:
+        """There is no shortage, or nobody waits any more."""
+        if self.patience is not None:
+            self.patience.cancel()
+            self.patience = None
+
+    def close(self) -> None:
+        """Nobody waits any more: workers that were claimed and not taken are given back."""
+        self.enough()
+        if self.taken or self.placed.cancel():
+            return
+        if self.placed.exception() is None:
+            self.placed.result().release()
 
 
 class Admission:
@@ -53,7 +75,10 @@ class Admission:
         self._replace_s = replace_s
         self._turns = itertools.count()
         self._tickets: set[Ticket] = set()
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[Waiter] = []
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._closed = False
 
     @property
     def num_waiting(self) -> int:
@@ -65,31 +90,44 @@ class Admission:
         """Requests that a worker has taken and that have not ended."""
         return sum(ticket.admitted for ticket in self._tickets)
 
-    @contextmanager
-    def enter(self, request: GenerateRequest) -> Iterator[Ticket]:
-        """A turn for `request` until it ends. Raises QueueFull, Unavailable, or InvalidRequest if it could never run."""
+    def enter(self, request: GenerateRequest) -> Ticket:
+        """A turn for `request`, until `leave`. Raises QueueFull, Unavailable, or InvalidRequest if it could never run."""
         self._check(request)
         ticket = Ticket(next(self._turns))
         self._tickets.add(ticket)
-        try:
-            yield ticket
-        finally:
-            self._tickets.discard(ticket)
-            self.pump()
+        self._empty.clear()
+        return ticket
 
-    async def place(self, ticket: Ticket, ask: Ask) -> Placement:
-        """Waits for its turn and for room. The caller owns the placement, and sets the deadline. Raises Unavailable."""
-        waiter = _Waiter(ticket.turn, ask, ticket, asyncio.get_running_loop().create_future())
-        bisect.insort(self._waiters, waiter)
+    def leave(self, ticket: Ticket) -> bool:
+        """The request has ended; whether that is news."""
+        if ticket not in self._tickets:
+            return False
+        self._tickets.remove(ticket)
+        if not self._tickets:
+            self._empty.set()
+        return True
+
+    async def drain(self) -> None:
+        """Takes no more requests; returns once none waits or runs."""
+        self._closed = True
+        await self._empty.wait()
+
+    @property
+    def closed(self) -> bool:
+        """`drain` was called."""
+        return self._closed
+
+    @contextmanager
+    def wait(self, ticket: Ticket, ask: Ask) -> Iterator[Waiter]:
+        """Puts `ask` into the queue at its ticket's turn while the context is open; the caller bounds the wait."""
+        waiter = Waiter(ticket, ask, asyncio.get_running_loop().create_future())
+        bisect.insort(self._waiters, waiter, key=lambda waiter: waiter.ticket.turn)
         self.pump()
         try:
-            return await waiter.placed
-        except asyncio.CancelledError:
-            _give_back(waiter)
-            raise
+            yield waiter
         finally:
-            self._enough(waiter)
-            self._waiters = [other for other in self._waiters if other is not waiter]
+            self._waiters.remove(waiter)
+            waiter.close()
 
     def pump(self) -> None:
         """Something changed: places every request whose turn it is and for which there is room."""
@@ -100,7 +138,7 @@ class Admission:
             if shortage is not None:
                 self._short(waiter, shortage)
                 continue
-            self._enough(waiter)
+            waiter.enough()
             if waiter.ask.model in blocked:
                 continue
             placement = self._placer.place(waiter.ask)
@@ -109,7 +147,7 @@ class Admission:
             else:
                 waiter.placed.set_result(placement)
 
-    def _short(self, waiter: _Waiter, shortage: str) -> None:
+    def _short(self, waiter: Waiter, shortage: str) -> None:
         """No worker is left. A newcomer is told at once; a request that has begun waits a while for one to come back."""
         error = Unavailable(shortage, retry_after_s=RETRY_AFTER_S)
         if not waiter.ticket.admitted:
@@ -118,12 +156,9 @@ class Admission:
             loop = asyncio.get_running_loop()
             waiter.patience = loop.call_later(self._replace_s, waiter.placed.set_exception, error)
 
-    def _enough(self, waiter: _Waiter) -> None:
-        if waiter.patience is not None:
-            waiter.patience.cancel()
-            waiter.patience = None
-
     def _check(self, request: GenerateRequest) -> None:
+        if self._closed:
+            raise Unavailable(CLOSED, retry_after_s=RETRY_AFTER_S)
         shortage = self._placer.pool.shortage(request.model)
         if shortage is not None:
             raise Unavailable(shortage, retry_after_s=RETRY_AFTER_S)
@@ -143,10 +178,3 @@ class Admission:
             raise InvalidRequest(message, param="max_tokens")
         if request.n > seats:
             raise InvalidRequest(f"n is {request.n}, but a worker runs {seats} sequences at most", param="n")
-
-
-def _give_back(waiter: _Waiter) -> None:
-    """Placed and cancelled in the same breath: the claims have no other owner."""
-    if waiter.placed.done() and not waiter.placed.cancelled() and waiter.placed.exception() is None:
-        waiter.placed.result().release()
-    waiter.placed.cancel()

@@ -13,7 +13,7 @@ TOKEN_BYTES = 64
 
 
 class PieceBuffer:
-    """One writer, one reader. Holds at most about `limit_bytes`: beyond that `on_cut` is called and the reader gets Cancelled."""
+    """One writer, one reader. About `limit_bytes` may wait; beyond that `on_cut` is called and the reader gets Cancelled."""
 
     def __init__(self, limit_bytes: int, on_cut: Callable[[], None]) -> None:
         self._limit_bytes = limit_bytes

@@ -27,14 +27,14 @@ class Output:
         self._metrics = metrics
         self._buffer = buffer
         self._open = {choice: make_text(choice) for choice in range(request.n)}
-        self._num_tokens = 0
+        self._num_tokens = dict.fromkeys(self._open, 0)
         self._last_s: dict[int, float] = {}
         self._burst: dict[int, int] = {}
 
     @property
     def usage(self) -> Usage:
         """Counted from accepted tokens."""
-        return Usage(self._prompt_len, self._num_tokens, self.timeline.num_cached)
+        return Usage(self._prompt_len, sum(self._num_tokens.values()), self.timeline.num_cached)
 
     @property
     def complete(self) -> bool:
@@ -58,6 +58,10 @@ class Output:
         self._emit(choice, Piece("", (), reason))
         return True
 
+    def num_tokens(self, choice: int) -> int:
+        """Output tokens that `choice` has."""
+        return self._num_tokens[choice]
+
     def flush(self) -> None:
         """Everything that arrived together was accepted: the gaps between tokens are shared out evenly."""
         for choice, num_tokens in self._burst.items():
@@ -71,7 +75,7 @@ class Output:
         if self.timeline.first_token_s is None:
             self._metrics.first_token(self.timeline.total_s, self._prompt_len)
         self.timeline.token(index)
-        self._num_tokens += 1
+        self._num_tokens[choice] += 1
         self._burst[choice] = self._burst.get(choice, 0) + 1
         self._metrics.generation_tokens.inc()
 

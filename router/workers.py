@@ -28,7 +28,7 @@ class Link(Protocol):
     def send(self, command: Command) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Worker:
     """One worker by address, over all its lives.
 
@@ -70,6 +70,10 @@ class Worker:
         """No more events of the lease. Idempotent."""
         self.leases.discard(lease)
         self.link.detach(lease)
+
+    def refuse(self, asked_with: LoadReport) -> None:
+        """It refused a reservation that was asked for when `asked_with` was its last report. A later one may say otherwise."""
+        self.full = self.link.load is asked_with
 
     def note_load(self) -> None:
         """A report came: a worker that has a free block and a free place may be asked again."""

@@ -527,6 +527,7 @@ class Timeouts:
     router_grace_s: float = 1.0
     worker_grace_s: float = 2.0
     request_s: float = 600.0
+    replace_s: float = 5.0
     drain_s: float = 30.0
 
 

@@ -1,0 +1,263 @@
+"""The life of one request: placed, reserved, prefilled, its tokens accepted, recovered if need be, and always ended.
+
+What comes next is decided by kvtransfer.protocol.coordinator; here it is done, with links, clocks, claims and output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from baton.wire.errors import BatonError
+from baton.wire.link_client import Inbox, LinkDied
+from baton.wire.types import (
+    Command,
+    End,
+    Event,
+    Failed,
+    Fence,
+    HandedOff,
+    LeaseId,
+    LoadReport,
+    StartDecode,
+    StartPrefill,
+    Tokens,
+)
+from kvtransfer.protocol.actions import Accept, Action, Done, Fail, Place, PlaceKind, Propose, Replay, Requeue, Send, Split
+from kvtransfer.protocol.coordinator import Coordinator
+from router.admission import GROWTH_RESERVE, Admission, Ticket
+from router.affinity import Keys
+from router.links import WorkerPool
+from router.metrics import RouterMetrics
+from router.output import Output
+from router.placer import Ask, Placement, Placer
+from router.recovery import UNREACHABLE, error_of, handoff_failed, recovery_kind
+from router.timeline import Phase
+from router.workers import Link, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """What all flows of a router share. `reserve_s`: how long decode may take to answer a reservation."""
+
+    pool: WorkerPool
+    placer: Placer
+    admission: Admission
+    metrics: RouterMetrics
+    reserve_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What all flows of a request share. `deadline` is of the loop's clock; `spawn` runs the flow of a split choice."""
+
+    model: str
+    keys: Keys
+    ticket: Ticket
+    output: Output
+    deadline: float
+    spawn: Callable[[Coroutine[None, None, None]], object]
+
+
+class Flow:
+    """The hands of one coordinator: of a whole request, or of one choice that was split from it."""
+
+    def __init__(self, plant: Plant, life: Life, machine: Coordinator) -> None:
+        self._plant, self._life, self._machine = plant, life, machine
+        self._inbox = Inbox(lambda: machine.positions)
+        self._wanted: Place | None = None
+        self._placement: Placement | None = None
+        self._attached: set[tuple[Worker, LeaseId]] = set()
+        self._reserve_by = 0.0
+        self._asked_with = LoadReport()
+        self._error: BatonError | None = None
+
+    async def run(self) -> None:
+        """Returns when every choice of the machine has ended; raises the BatonError that ended it.
+
+        A client that leaves, or a deadline, cancels it. Whichever way it ends, every worker that was started is told, and
+        nothing stays attached or claimed.
+        """
+        try:
+            self._perform(self._machine.begin())
+            while not self._machine.finished:
+                self._perform(await self._next())
+                self._hear_the_rest()
+                self._life.output.flush()
+        finally:
+            self._perform(self._machine.cancel())
+            self._let_go()
+        if self._error is not None:
+            raise self._error
+
+    # --- what happens next -----------------------------------------------------------------------------------------
+
+    async def _next(self) -> list[Action]:
+        """Waits for the one thing that can happen: workers are found, decode reserves in time, or somebody says something."""
+        if self._wanted is not None:
+            return await self._find_workers(self._wanted)
+        if self._machine.reserving:
+            return await self._reserve()
+        return self._hear(*await self._inbox.get())
+
+    async def _find_workers(self, wanted: Place) -> list[Action]:
+        with self._plant.admission.wait(self._life.ticket, self._ask(wanted)) as waiter:
+            if wanted.kind is PlaceKind.PREFILL:  # decode holds the lease and may die: then other workers are needed
+                heard = await self._hear_before(waiter.placed)
+                if heard is not None:
+                    return self._hear(*heard)
+            else:
+                await waiter.placed
+            return self._placed(waiter.take())
+
+    async def _hear_before(self, placed: asyncio.Future[Placement]) -> tuple[Link, Event | LinkDied] | None:
+        hearing = asyncio.ensure_future(self._inbox.get())
+        try:
+            await asyncio.wait((hearing, placed), return_when=asyncio.FIRST_COMPLETED)
+            return hearing.result() if hearing.done() else None
+        finally:
+            hearing.cancel()
+
+    def _placed(self, found: Placement) -> list[Action]:
+        self._wanted = None
+        kept = self._placement.decode if self._placement else None
+        self._placement = Placement(found.lease, found.prefill, found.decode or kept)
+        remaining_s = max(0.0, self._life.deadline - asyncio.get_running_loop().time())
+        return self._machine.placed(found.lease, found.prefill.worker.address, found.target, remaining_s)
+
+    async def _reserve(self) -> list[Action]:
+        try:
+            async with asyncio.timeout_at(self._reserve_by):
+                heard = await self._inbox.get()
+        except TimeoutError:
+            self._recover("reserve_timeout")
+            return self._machine.reserve_timeout()
+        return self._hear(*heard)
+
+    def _hear_the_rest(self) -> None:
+        """Takes all that came with the same step: it leaves for the client together."""
+        while (heard := self._inbox.get_nowait()) is not None:
+            self._perform(self._hear(*heard))
+
+    def _hear(self, source: Link, event: Event | LinkDied) -> list[Action]:
+        prefill, decode = self._machine.prefill, self._machine.decode
+        self._note(source.address, event)
+        if isinstance(event, LinkDied):
+            actions = self._machine.lost(source.address)
+        else:
+            actions = self._machine.event(source.address, event)
+        if handoff_failed(event, actions):
+            self._plant.metrics.transfer_failed()
+        if isinstance(event, Failed) and event.reason in UNREACHABLE and prefill and decode:
+            self._plant.placer.shun((prefill, decode))
+        kind = recovery_kind(event, source.address == decode, actions)
+        if kind is not None:
+            self._recover(kind)
+        return actions
+
+    def _note(self, address: str, event: Event | LinkDied) -> None:
+        """What prefill measured goes into the timeline; its place is free for another as soon as it has sampled or failed."""
+        if address != self._machine.prefill or self._placement is None:
+            return
+        timeline = self._life.output.timeline
+        if isinstance(event, Tokens) and event.spans is not None and timeline.first_token_s is None:
+            timeline.prefilled(event.spans)
+        if isinstance(event, HandedOff) and event.spans is not None:
+            timeline.handed_off(event.spans)
+            self._plant.metrics.transferred(event.spans)
+        if isinstance(event, Tokens | HandedOff | Failed | LinkDied):
+            self._placement.prefill.release()
+
+    def _recover(self, kind: str) -> None:
+        self._life.output.timeline.recover(kind)
+        self._plant.metrics.recovered(kind)
+
+    # --- what is done about it -------------------------------------------------------------------------------------
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Place(kind):
+                self._wanted = action
+                self._release(decode=kind is not PlaceKind.PREFILL)
+            case Requeue(_, address):
+                self._plant.pool.worker(address).refuse(self._asked_with)
+                self._life.output.timeline.enter(Phase.QUEUE)
+            case Send(address, command):
+                self._send(self._plant.pool.worker(address), command)
+            case Accept(choice, index, token):
+                if self._life.output.accept(choice, index, token):
+                    self._perform(self._machine.choice_done(choice, index + 1))
+            case Propose(choice, reason):
+                if self._life.output.propose(choice, reason):
+                    self._perform(self._machine.choice_done(choice, self._life.output.num_tokens(choice)))
+            case Replay(address, event):
+                self._perform(self._machine.event(address, event))
+            case Split(specs, attempt, exclude):
+                for spec in specs:
+                    machine = Coordinator(spec, attempt=attempt, exclude=exclude)
+                    self._life.spawn(Flow(self._plant, self._life, machine).run())
+            case Fail():
+                self._error = error_of(action)
+            case Done():
+                pass
+
+    def _send(self, worker: Worker, command: Command) -> None:
+        timeline = self._life.output.timeline
+        match command:
+            case StartDecode(lease):
+                self._attach(worker, lease)
+                self._reserve_by = asyncio.get_running_loop().time() + self._plant.reserve_s
+                self._asked_with = worker.link.load
+                timeline.enter(Phase.RESERVE)
+            case StartPrefill(lease):
+                self._attach(worker, lease)
+                self._life.ticket.admitted = True
+                timeline.enter(Phase.PREFILL)
+            case Fence():
+                self._release(decode=False)
+        worker.link.send(command)
+        if isinstance(command, End):
+            self._detach(worker, command.lease)
+
+    def _attach(self, worker: Worker, lease: LeaseId) -> None:
+        """Once for both sides of a worker that prefills and decodes the lease."""
+        if (worker, lease) not in self._attached:
+            self._attached.add((worker, lease))
+            worker.attach(lease, self._inbox)
+
+    def _detach(self, worker: Worker, lease: LeaseId) -> None:
+        self._attached.discard((worker, lease))
+        worker.detach(lease)
+
+    def _release(self, *, decode: bool) -> None:
+        """Gives the claim on prefill back, and the one on decode with it if its lease is over."""
+        if self._placement is not None:
+            self._placement.prefill.release()
+            if decode:
+                self._placement.release()
+
+    def _let_go(self) -> None:
+        self._release(decode=True)
+        for worker, lease in tuple(self._attached):
+            self._detach(worker, lease)
+        self._plant.pool.let_go()
+
+    def _ask(self, wanted: Place) -> Ask:
+        spec = self._machine.spec
+        growth = min(spec.params.max_tokens - len(spec.output_ids), GROWTH_RESERVE)
+        holds = wanted.kind is PlaceKind.PREFILL
+        return Ask(
+            model=self._life.model,
+            kind=wanted.kind,
+            num_tokens=spec.total_len,
+            growth_tokens=growth * len(spec.choices),
+            keys=self._life.keys,
+            exclude=wanted.exclude,
+            lease=self._machine.lease if holds else None,
+            decode=self._machine.decode if holds else None,
+        )

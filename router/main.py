@@ -1,0 +1,132 @@
+"""The router process: links to workers, two doors, one core. `python -m router.main` is what launchers start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from baton.cluster import lifecycle
+from baton.cluster.config import RouterConfig
+from baton.cluster.lifecycle import Shutdown, StartupError
+from baton.cluster.registry import MemoryRegistry
+from baton.cluster.sources import ConfigError, from_argv
+from baton.cluster.status import READY, report
+from baton.wire.types import Endpoint, Role
+from router.grpc_door import serve_grpc
+from router.http.app import create_app
+from router.service import RouterService, dialler
+from router.validate import Validator
+
+BACKLOG = 2048
+LAST_BYTES_S = 1
+"""How long connections may take, after the drain, to send what is written already."""
+
+
+def main(argv: list[str]) -> int:
+    """The exit status of a router that is told everything by flags, environment and file."""
+    try:
+        config = from_argv(RouterConfig, argv, prog="router")
+    except ConfigError as error:
+        lifecycle.fail(str(error))
+        return 2
+    return run(config)
+
+
+def run(config: RouterConfig) -> int:
+    """Runs a router in this process until it is told to stop; its exit status."""
+    return lifecycle.run(lambda shutdown: serve(config, shutdown), log_level=config.log_level)
+
+
+async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
+    """Opens the doors, says so, and drains when told. Raises StartupError for a port that is taken.
+
+    The order of the stop: not ready, and no new requests; running ones end within `drain_s`; the doors close; then the links,
+    and with them every worker frees what is left.
+    """
+    service = RouterService(config, dialler(config))
+    validator = Validator(service, config.limits, config.timeouts.request_s)
+    async with contextlib.AsyncExitStack() as doors:
+        listener = doors.enter_context(listen(config.host, config.port))
+        grpc_port = await doors.enter_async_context(_grpc(service, config, validator))
+        http_door = Door(_http(create_app(service, config, validator)))
+        async with asyncio.TaskGroup() as tasks:
+            links = tasks.create_task(service.run(_registry(config)), name="links")
+            http = tasks.create_task(http_door.serve([listener]), name="http")
+            telling = tasks.create_task(_tell(service, config, listener.getsockname()[1], grpc_port), name="tell")
+            await shutdown.wait()
+            telling.cancel()
+            await service.drain(config.drain_s)
+            http_door.should_exit = True
+            await asyncio.wait([http])
+            await doors.aclose()
+            links.cancel()
+
+
+@contextlib.contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    """A listening socket; closed with the context. Raises StartupError naming the port if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        hint = f"stop what uses port {port}, or pass another --port"
+        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror}; {hint}") from error
+    with listener:
+        yield listener
+
+
+@contextlib.asynccontextmanager
+async def _grpc(service: RouterService, config: RouterConfig, validator: Validator) -> AsyncIterator[int]:
+    async with contextlib.AsyncExitStack() as door:
+        try:
+            port = await door.enter_async_context(serve_grpc(service, config, validator))
+        except OSError as error:
+            hint = f"stop what uses port {config.grpc_port}, or pass another --grpc-port"
+            raise StartupError(f"{error}; {hint}") from error
+        yield port
+
+
+class Door(uvicorn.Server):
+    """uvicorn without hands on signals: they belong to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _http(app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="none",
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=LAST_BYTES_S,
+    )
+
+
+def _registry(config: RouterConfig) -> MemoryRegistry:
+    """A role in an endpoint is a hint: a worker says its own when its link opens."""
+    return MemoryRegistry(Endpoint(address, Role.BOTH) for address in config.workers)
+
+
+async def _tell(service: RouterService, config: RouterConfig, port: int, grpc_port: int) -> None:
+    """Tells the launcher where the doors are: once requests can be served, or when that takes too long to wait for."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(config.timeouts.replace_s):
+            await service.servable()
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    report(READY, address=f"{host}:{port}", grpc_address=f"{host}:{grpc_port}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
