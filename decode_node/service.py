@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from baton.engine.api import Engine, EngineEvent, Handle
 from baton.wire.records import LeaseRecord
@@ -35,9 +36,7 @@ class DecodeService:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         for lease in list(self._attempts):
             self.end(lease)
         await self._tasks.__aexit__(*error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -68,11 +68,10 @@ class WorkerServer:
             raise AddressTaken(f"cannot listen on {host}:{port}: is another process using this port?") from error
         self.address = f"{host}:{bound}"
 
-    async def start(self, link: LinkServer, add_kv: Callable[[grpc.aio.Server], None] | None) -> None:
-        """Serves `link`, and whatever `add_kv` registers, until `stop`."""
-        worker_pb2_grpc.add_WorkerServicer_to_server(link, self._server)
-        if add_kv is not None:
-            add_kv(self._server)
+    async def start(self, links: LinkServer, kv_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]] = ()) -> None:
+        """Serves `links`, and KV if there is a handler for it, until `stop`."""
+        worker_pb2_grpc.add_WorkerServicer_to_server(links, self._server)
+        self._server.add_generic_rpc_handlers(kv_handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         await self._server.start()
         await self._health.set(WORKER, health_pb2.HealthCheckResponse.SERVING)

@@ -144,7 +144,7 @@ class Worker:
         self.server = WorkerServer("127.0.0.1", 0, token)
 
     async def __aenter__(self) -> Worker:
-        await self.server.start(self.links, None)
+        await self.server.start(self.links)
         return self
 
     async def __aexit__(self, *_: object) -> None:

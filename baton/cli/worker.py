@@ -1,0 +1,159 @@
+"""The composition root of a worker process: one engine, one or both services over it, one port.
+
+bind the port -> load the model -> engine, services, server -> ready ... first signal: refuse starts, wait for leases -> stop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from baton.cli.kv_size import auto_blocks
+from baton.cli.worker_parts import Parts
+from baton.cluster.config import WorkerConfig
+from baton.cluster.lifecycle import Shutdown, StartupError, fail
+from baton.cluster.lifecycle import run as run_process
+from baton.cluster.sources import ConfigError, from_argv
+from baton.cluster.status import LOADING, READY, report
+from baton.engine.config import EngineConfig
+from baton.engine.core import EngineCore
+from baton.engine.errors import ModelError
+from baton.engine.loop import EngineLoop
+from baton.engine.weights import LoadedModel, bundled, load_model
+from baton.wire.link_server import LinkServer
+from baton.wire.servers import AddressTaken, WorkerServer
+from baton.wire.types import KvLayout
+from kvtransfer.transports.base import Connect
+
+log = logging.getLogger(__name__)
+
+PROGRESS_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Where a test puts itself between the parts: before each engine step, and around the wire that KV takes."""
+
+    step_gate: Callable[[], None] | None = None
+    wrap_transport: Callable[[Connect], Connect] = lambda connect: connect
+
+
+class _Interrupted(Exception):
+    """The process was told to stop while it loaded."""
+
+
+def main(argv: Sequence[str] | None = None, hooks: Hooks | None = None) -> int:
+    """Runs a worker as its arguments say; its exit status."""
+    try:
+        config = from_argv(WorkerConfig, sys.argv[1:] if argv is None else argv, "python -m baton.cli.worker")
+    except ConfigError as error:
+        fail(str(error))
+        return 2
+    return run(config, hooks)
+
+
+def run(config: WorkerConfig, hooks: Hooks | None = None) -> int:
+    """Runs a worker until it is told to stop; its exit status."""
+    return run_process(lambda shutdown: serve(config, shutdown, hooks or Hooks()), log_level=config.log_level)
+
+
+async def serve(config: WorkerConfig, shutdown: Shutdown, hooks: Hooks) -> None:
+    """Serves from the ready line to the first signal, then drains. Raises StartupError."""
+    try:
+        server = WorkerServer(config.host, config.port, config.cluster_token)
+        loaded = await asyncio.to_thread(_load, config, shutdown)
+    except (AddressTaken, ModelError) as error:
+        raise StartupError(str(error)) from error
+    except _Interrupted:
+        return
+    async with build(config, hooks, loaded, server) as links:
+        report(READY, address=server.address, role=config.role, model=loaded.card.name)
+        await shutdown.wait()
+        await _drain(config, links, server)
+
+
+@asynccontextmanager
+async def build(config: WorkerConfig, hooks: Hooks, loaded: LoadedModel, server: WorkerServer) -> AsyncIterator[LinkServer]:
+    """A worker that serves inside, and has ended every lease and given everything back outside."""
+    engine = EngineLoop(_core(config, loaded), loaded.card, loaded.identity, hooks.step_gate)
+    async with AsyncExitStack() as stack:
+        parts = Parts(config, engine, hooks.wrap_transport)
+        await stack.enter_async_context(parts)
+        links = LinkServer(parts.info, parts.prefill, parts.decode, lambda: parts.load(links), config.timeouts)
+        stack.push_async_callback(links.stop)
+        stack.push_async_callback(server.stop)
+        await server.start(links, parts.kv_handlers)
+        yield links
+
+
+async def _drain(config: WorkerConfig, links: LinkServer, server: WorkerServer) -> None:
+    links.draining = True
+    await server.drain()
+    log.info("draining: %d leases left", links.num_leases)
+    try:
+        async with asyncio.timeout(config.drain_s):
+            await links.drained()
+    except TimeoutError:
+        log.warning("%d leases did not end within %g s", links.num_leases, config.drain_s)
+
+
+def _core(config: WorkerConfig, loaded: LoadedModel) -> EngineCore:
+    spec = loaded.model.spec
+    layout = KvLayout(spec.num_layers, config.block_size, spec.num_kv_heads, spec.head_dim, config.dtype)
+    auto = config.kv_blocks == "auto"
+    num_blocks = auto_blocks(layout, config.max_num_seqs, spec.max_model_len) if auto else int(config.kv_blocks)
+    engine_config = EngineConfig(
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_step_tokens=config.max_step_tokens,
+        growth_reserve=config.growth_reserve,
+        num_threads=config.threads or len(config.cpus) or None,
+        cpus=config.cpus,
+        kv_dtype=config.dtype,
+    )
+    return EngineCore(loaded.model, loaded.identity, engine_config)
+
+
+# --- loading, on a thread of its own ----------------------------------------------------------------------------------
+
+
+def _load(config: WorkerConfig, shutdown: Shutdown) -> LoadedModel:
+    _pin(config.cpus)
+    return load_model(
+        config.model or bundled(),
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        served_name=config.served_model_name,
+        progress=_Progress(shutdown),
+    )
+
+
+def _pin(cpus: tuple[int, ...]) -> None:
+    if cpus:
+        os.sched_setaffinity(0, cpus)  # of this thread
+
+
+class _Progress:
+    """Tells the launcher how far the weights are, a few times a second and at the end."""
+
+    def __init__(self, shutdown: Shutdown) -> None:
+        self._shutdown = shutdown
+        self._told_at = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._shutdown.begun:
+            raise _Interrupted
+        if done == total or time.monotonic() >= self._told_at + PROGRESS_S:
+            self._told_at = time.monotonic()
+            report(LOADING, bytes=done, total=total)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
