@@ -3,106 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import grpc.aio
-import numpy as np
 import pytest
-from transfer_support import IDENTITY, SHORT, NumpyStore, faulty, hello_of, info_of
+from transfer_support import FIRST, IDENTITY, LEASE, cluster, faulty, grpc_server
 
-from baton.wire.channel import server_options
 from baton.wire.errors import TransferError
-from baton.wire.types import Commit, Committed, DecodeTarget, Fenced, FinishReason, FirstToken, Gone, Identity, Timeouts, Token
-from kvtransfer.outgoing import Outgoing
-from kvtransfer.receiver import Receiver
-from kvtransfer.sender import Sender
-from kvtransfer.transports import grpc as kv_grpc
-from kvtransfer.transports.base import Connect
-from kvtransfer.transports.fake import FakeNetwork
-
-LEASE = b"L" * 16
-FIRST = (FirstToken(0, Token(7)),)
-TOKEN = "secret"
-
-
-@dataclass
-class Cluster:
-    """A prefill pool with a sender and a decode pool with a receiver that listens at `target`."""
-
-    prefill: NumpyStore
-    decode: NumpyStore
-    sender: Sender
-    receiver: Receiver
-    target: DecodeTarget
-    commits: list[Commit] = field(default_factory=list)
-
-    def begin(
-        self, total_len: int, num_cached: int = 0, *, epoch: int = 1, lease: bytes = LEASE, expect: bool = True
-    ) -> Outgoing:
-        """Prefill's blocks are 1, 2, ... and hold KV of positions [0, total_len); decode's are the odd ones."""
-        if expect:
-            self.receiver.expect(lease, epoch, self.decode_ids(total_len), num_cached, total_len, 0, self.commits.append)
-        ids = self.prefill_ids(total_len)
-        self.prefill.fill(ids, seed=total_len)
-        return self.sender.begin(lease, epoch, self.target, ids, num_cached, total_len)
-
-    def prefill_ids(self, total_len: int) -> tuple[int, ...]:
-        return tuple(range(1, 2 + (total_len - 1) // self.prefill.layout.block_size))
-
-    def decode_ids(self, total_len: int) -> tuple[int, ...]:
-        return tuple(range(1, 2 * (2 + total_len // self.decode.layout.block_size), 2))
-
-    def arrived(self, total_len: int, start: int = 0) -> bool:
-        sent = self.prefill.read(self.prefill_ids(total_len), start, total_len)
-        return np.array_equal(sent, self.decode.read(self.decode_ids(total_len), start, total_len))
-
-
-@asynccontextmanager
-async def grpc_server(receiver: Receiver, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
-    server = grpc.aio.server(options=server_options())
-    server.add_generic_rpc_handlers((kv_grpc.kv_handler(receiver, TOKEN),))
-    port = server.add_insecure_port(address)
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
-
-
-@asynccontextmanager
-async def cluster(
-    kind: str = "grpc",
-    *,
-    prefill_block: int = 16,
-    decode_block: int = 16,
-    wrap: Callable[[Connect], Connect] = lambda connect: connect,
-    timeouts: Timeouts = SHORT,
-    identity: Identity = IDENTITY,
-) -> AsyncIterator[Cluster]:
-    prefill, decode = NumpyStore(block_size=prefill_block), NumpyStore(block_size=decode_block)
-    receiver = Receiver(decode, info_of(decode))
-    network = FakeNetwork(TOKEN)
-    network.listen("decode", receiver)
-    connect: Connect = kv_grpc.connect if kind == "grpc" else network.connect
-
-    def hello(target: DecodeTarget):  # noqa: ANN202
-        return hello_of(prefill, receiver=target.incarnation, identity=identity)
-
-    async with grpc_server(receiver) as address:
-        sender = Sender(prefill, hello, TOKEN, timeouts, wrap(connect))
-        target = DecodeTarget(address if kind == "grpc" else "decode", b"D" * 16)
-        try:
-            yield Cluster(prefill, decode, sender, receiver, target)
-        finally:
-            await sender.stop()
-            receiver.stop()
-    assert leftover_tasks() == []
-
-
-def leftover_tasks() -> list[str]:
-    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("kv-")]
+from baton.wire.types import Committed, DecodeTarget, Fenced, FinishReason, FirstToken, Gone, KvHello, Timeouts, Token
+from kvtransfer.transports.base import Channel, Connect
 
 
 @pytest.mark.parametrize("kind", ["grpc", "fake"])
@@ -131,26 +39,20 @@ async def test_blocks_are_shipped_while_the_rest_is_computed() -> None:
     async with cluster("fake") as both:
         outgoing = both.begin(40)
         outgoing.computed(39)
-        await until(lambda: both.receiver.received_bytes == 32 * both.prefill.layout.token_bytes)
+        await both.decode.written(2)
+        assert both.decode.runs == [(0, 16), (16, 32)]
         assert (await outgoing.commit(0, FIRST)).ok
         assert outgoing.facts.num_bytes == 40 * both.prefill.layout.token_bytes
         assert 0 < outgoing.facts.hidden_s <= outgoing.facts.transfer_s
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Lets other tasks run until `true`; the test's own timeout bounds it."""
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.001)
 
 
 async def test_many_attempts_share_one_channel() -> None:
     dials: list[str] = []
 
     def counting(connect: Connect) -> Connect:
-        async def dial(*args):  # noqa: ANN002, ANN202
-            dials.append(args[0])
-            return await connect(*args)
+        async def dial(address: str, hello: KvHello, token: str, timeouts: Timeouts) -> Channel:
+            dials.append(address)
+            return await connect(address, hello, token, timeouts)
 
         return dial
 
@@ -201,7 +103,7 @@ async def test_a_fence_refuses_the_old_epoch_and_takes_the_next() -> None:
     async with cluster(prefill_block=64) as both:
         old = both.begin(64)
         old.computed(64)
-        await until(lambda: both.receiver.received_bytes > 0)
+        await both.decode.written(1)
         assert await both.receiver.fence(LEASE, 2, 65, 1) == Fenced(LEASE, 2, 0)
         with pytest.raises(TransferError) as caught:
             await old.commit(0, FIRST)
@@ -224,7 +126,7 @@ async def test_closing_during_a_transfer_stops_the_writes() -> None:
     async with cluster() as both:
         outgoing = both.begin(600)
         outgoing.computed(600)
-        await until(lambda: both.receiver.received_bytes > 0)
+        await both.decode.written(1)
         await both.receiver.close(LEASE)
         both.decode.pool[:] = 0
         with pytest.raises(TransferError) as caught:
@@ -238,8 +140,8 @@ async def test_a_restarted_receiver_is_another_one_and_the_next_attempt_dials_af
         assert (await both.begin(32).commit(0, FIRST)).ok
         restarted = replace(both.target, incarnation=b"E" * 16)
         await both.receiver.close(LEASE)
+        outgoing = both.sender.begin(LEASE, 1, restarted, (1, 2), 0, 32)
         with pytest.raises(TransferError) as caught:
-            outgoing = both.sender.begin(LEASE, 1, restarted, (1, 2), 0, 32)
             await outgoing.commit(0, FIRST)
         assert caught.value.reason == "wrong_incarnation"
         assert (await both.begin(32).commit(0, FIRST)).ok
@@ -252,7 +154,7 @@ async def test_a_server_that_comes_back_at_the_same_address_is_dialled_again() -
             both.target = DecodeTarget(address, b"D" * 16)
             outgoing = both.begin(48)
             outgoing.computed(32)
-            await until(lambda: both.receiver.received_bytes > 0)
+            await both.decode.written(1)
         with pytest.raises(TransferError) as caught:
             await outgoing.commit(0, FIRST)
         assert caught.value.reason == "channel_lost"
@@ -309,7 +211,7 @@ async def test_another_identity_is_refused_by_field_and_values(kind: str, name: 
 @pytest.mark.parametrize("kind", ["grpc", "fake"])
 async def test_another_clusters_token_is_refused(kind: str) -> None:
     def forged(connect: Connect) -> Connect:
-        async def dial(address, hello, token, timeouts):  # noqa: ANN001, ANN202
+        async def dial(address: str, hello: KvHello, token: str, timeouts: Timeouts) -> Channel:
             return await connect(address, hello, "guess", timeouts)
 
         return dial

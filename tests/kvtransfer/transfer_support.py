@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 
+import grpc.aio
 import numpy as np
 
+from baton.wire.channel import server_options
 from baton.wire.errors import TransferError
-from baton.wire.types import Capabilities, Identity, KvAnswer, KvHello, KvLayout, ModelCard, Role, Timeouts, WorkerInfo
+from baton.wire.types import (
+    Capabilities,
+    Commit,
+    DecodeTarget,
+    FirstToken,
+    Identity,
+    KvAnswer,
+    KvHello,
+    KvLayout,
+    ModelCard,
+    Role,
+    Timeouts,
+    Token,
+    WorkerInfo,
+)
+from kvtransfer.outgoing import Outgoing
+from kvtransfer.receiver import Receiver
+from kvtransfer.sender import Sender
+from kvtransfer.transports import grpc as kv_grpc
 from kvtransfer.transports.base import Channel, Connect
+from kvtransfer.transports.fake import FakeNetwork
+
+LEASE = b"L" * 16
+FIRST = (FirstToken(0, Token(7)),)
+TOKEN = "secret"
 
 IDENTITY = Identity("llama", "weights", "none", "float32", "default", "tokenizer", "template", 2048)
 CARD = ModelCard("m", "{}", None, None, None, (), (), False, 8, 2048)
@@ -23,6 +50,8 @@ class NumpyStore:
         self, num_blocks: int = 64, block_size: int = 16, num_layers: int = 3, num_kv_heads: int = 2, head_dim: int = 4
     ):
         self.layout = KvLayout(num_layers, block_size, num_kv_heads, head_dim, "float32")
+        self.runs: list[tuple[int, int]] = []  # what scatter has written
+        self._awaited: list[tuple[int, Future[None]]] = []
         self.pool = np.zeros((num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim), np.float32)
 
     def gather(
@@ -40,6 +69,18 @@ class NumpyStore:
         for token in range(token_start, token_end):
             block, offset = divmod(token, self.layout.block_size)
             self.pool[block_ids[block], layer_start:layer_end, :, offset] = values[:, :, token - token_start]
+
+        self.runs.append((token_start, token_end))
+        for count, reached in self._awaited:
+            if len(self.runs) == count:
+                reached.set_result(None)
+
+    async def written(self, count: int) -> None:
+        """Waits for the `count`-th scatter, which has not happened yet."""
+        reached: Future[None] = Future()
+        self._awaited.append((count, reached))
+        async with asyncio.timeout(30):
+            await asyncio.wrap_future(reached)
 
     def read(self, block_ids: Sequence[int], start: int, end: int) -> np.ndarray:
         """Positions [start, end) as [layers, 2, tokens, heads, dim]."""
@@ -103,4 +144,82 @@ def faulty(connect: Connect, deliver: Deliver, stalled: asyncio.Event | None = N
     return dial
 
 
-SHORT = replace(Timeouts(), transfer_stall_s=0.3, connect_s=1.0)
+SHORT = replace(Timeouts(), transfer_stall_s=0.5, connect_s=5.0)
+
+
+@dataclass
+class Cluster:
+    """A prefill pool with a sender and a decode pool with a receiver that listens at `target`."""
+
+    prefill: NumpyStore
+    decode: NumpyStore
+    sender: Sender
+    receiver: Receiver
+    target: DecodeTarget
+    commits: list[Commit] = field(default_factory=list)
+
+    def begin(
+        self, total_len: int, num_cached: int = 0, *, epoch: int = 1, lease: bytes = LEASE, expect: bool = True
+    ) -> Outgoing:
+        """Prefill's blocks are 1, 2, ... and hold KV of positions [0, total_len); decode's are the odd ones."""
+        if expect:
+            self.receiver.expect(lease, epoch, self.decode_ids(total_len), num_cached, total_len, 0, self.commits.append)
+        ids = self.prefill_ids(total_len)
+        self.prefill.fill(ids, seed=total_len)
+        return self.sender.begin(lease, epoch, self.target, ids, num_cached, total_len)
+
+    def prefill_ids(self, total_len: int) -> tuple[int, ...]:
+        return tuple(range(1, 2 + (total_len - 1) // self.prefill.layout.block_size))
+
+    def decode_ids(self, total_len: int) -> tuple[int, ...]:
+        return tuple(range(1, 2 * (2 + total_len // self.decode.layout.block_size), 2))
+
+    def arrived(self, total_len: int, start: int = 0) -> bool:
+        sent = self.prefill.read(self.prefill_ids(total_len), start, total_len)
+        return np.array_equal(sent, self.decode.read(self.decode_ids(total_len), start, total_len))
+
+
+@asynccontextmanager
+async def grpc_server(receiver: Receiver, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    server = grpc.aio.server(options=server_options())
+    server.add_generic_rpc_handlers((kv_grpc.kv_handler(receiver, TOKEN),))
+    port = server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def cluster(
+    kind: str = "grpc",
+    *,
+    prefill_block: int = 16,
+    decode_block: int = 16,
+    wrap: Callable[[Connect], Connect] = lambda connect: connect,
+    timeouts: Timeouts = SHORT,
+    identity: Identity = IDENTITY,
+) -> AsyncIterator[Cluster]:
+    prefill, decode = NumpyStore(block_size=prefill_block), NumpyStore(block_size=decode_block)
+    receiver = Receiver(decode, info_of(decode))
+    network = FakeNetwork(TOKEN)
+    network.listen("decode", receiver)
+    connect: Connect = kv_grpc.connect if kind == "grpc" else network.connect
+
+    def hello(target: DecodeTarget) -> KvHello:
+        return hello_of(prefill, receiver=target.incarnation, identity=identity)
+
+    async with grpc_server(receiver) as address:
+        sender = Sender(prefill, hello, TOKEN, timeouts, wrap(connect))
+        target = DecodeTarget(address if kind == "grpc" else "decode", b"D" * 16)
+        try:
+            yield Cluster(prefill, decode, sender, receiver, target)
+        finally:
+            await sender.stop()
+            receiver.stop()
+    assert leftover_tasks() == []
+
+
+def leftover_tasks() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("kv-")]
