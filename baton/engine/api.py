@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from baton.wire.types import FinishReason, FirstToken, KvLayout, ModelCard, Identity, RequestSpec, Token
+from baton.wire.types import FinishReason, FirstToken, Identity, KvLayout, ModelCard, RequestSpec, Token
 
 Handle = int
 """Names one request inside one engine; never reused in a process life."""
@@ -35,7 +35,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One new token of one choice; `finish` set if it ends the choice (whose blocks are then freed if the engine decodes it)."""
+    """One new token of one choice; `finish` set if it ends the choice (then freed, if the engine decodes it)."""
 
     handle: Handle
     choice: int
@@ -62,7 +62,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request left the engine's queue: first chunk (prefill) or first decode step begins. `num_cached` from the prefix cache."""
+    """The request left the engine's queue: its first chunk or first decode step begins. `num_cached` from the prefix cache."""
 
     handle: Handle
     queue_s: float
@@ -99,6 +99,10 @@ class NoRoom(Exception):
         self.reason = reason
 
 
+class EngineStopped(Exception):
+    """The engine has stopped, or failed as a whole: it takes no more requests."""
+
+
 class BlockStore(Protocol):
     """The pool as a transfer sees it (kvtransfer/store.py has the same Protocol; neither side imports the other).
 
@@ -108,7 +112,9 @@ class BlockStore(Protocol):
     @property
     def layout(self) -> KvLayout: ...
 
-    def gather(self, block_ids: Sequence[int], token_start: int, token_end: int, layer_start: int, layer_end: int) -> memoryview:
+    def gather(
+        self, block_ids: Sequence[int], token_start: int, token_end: int, layer_start: int, layer_end: int
+    ) -> memoryview:
         """Bytes of a run of tokens within one block; zero-copy where the run is contiguous, else a fresh buffer."""
         ...
 
@@ -120,7 +126,12 @@ class BlockStore(Protocol):
 
 
 class Engine(Protocol):
-    """One engine over one pool, stepping on its own thread. `on_events` is called on the asyncio loop, once per step."""
+    """One engine over one pool, stepping on its own thread. `on_events` is called on the asyncio loop, once per step.
+
+    Whoever awaits `prefill`, `generate` or `reserve` directly (not through another task) runs before the first event of that
+    handle is delivered. If the await is cancelled, the engine releases the request itself. Besides NoRoom, these raise
+    ValueError for ids or lengths that the model cannot take. Every call but `release` raises EngineStopped once the engine is gone.
+    """
 
     card: ModelCard
     identity: Identity
@@ -141,12 +152,14 @@ class Engine(Protocol):
         ...
 
     async def reserve(self, spec: RequestSpec) -> Reservation:
-        """All or nothing: blocks for the prompt, and a promise of min(max_tokens, growth reserve) more per choice. Raises NoRoom."""
+        """All or nothing: blocks for the prompt and a promise of min(max_tokens, growth reserve) more tokens per choice.
+        Raises NoRoom."""
         ...
 
     async def activate(self, handle: Handle, spec: RequestSpec, first: Sequence[FirstToken]) -> None:
         """KV of [0, spec.total_len) is in the reserved blocks: publish them as prefix cache and join the running batch, each
-        unfinished choice continuing after its first token. `spec.output_ids` may be longer than at `reserve` (after a fence)."""
+        unfinished choice continuing after its first token. `spec.output_ids` may be a few longer than at `reserve` (after
+        fences; as long as the block table covers them). ValueError if the reservation does not fit."""
         ...
 
     async def finish(self, handle: Handle, choice: int) -> None:
