@@ -80,7 +80,8 @@ class LocalChild:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         try:
-            await asyncio.wait_for(asyncio.shield(self._ended), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self.wait()
         except TimeoutError:
             self._kill()
         except asyncio.CancelledError:

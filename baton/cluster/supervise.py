@@ -98,7 +98,8 @@ class Keeper:
     async def _until_ready(self, statuses: asyncio.Queue[Status]) -> Status:
         while True:
             try:
-                status = await asyncio.wait_for(statuses.get(), START_STALL_S)
+                async with asyncio.timeout(START_STALL_S):
+                    status = await statuses.get()
             except TimeoutError as error:
                 raise StartupError(f"{self.name} has told nothing for {START_STALL_S:.0f} s while starting") from error
             kind = status["status"]
