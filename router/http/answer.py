@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -14,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from baton.wire.errors import BatonError
 from router.batch import generate
 from router.http.errors import internal
-from router.http.sse import DONE, Outbox, SlowReader, error_event, until_gone
+from router.http.sse import DONE, EventStream, error_event, until_gone
 from router.request import Generation, Piece, Pieces, Service
 from router.validate import Prepared
 
@@ -40,12 +39,11 @@ class Shape(Protocol):
 class Answer(Response):
     """The response to one generation request."""
 
-    def __init__(self, service: Service, prepared: Prepared, shape: Shape, max_buffer_bytes: int):
+    def __init__(self, service: Service, prepared: Prepared, shape: Shape):
         super().__init__()
         self._service = service
         self._prepared = prepared
         self._shape = shape
-        self._max_buffer_bytes = max_buffer_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = self._stream(send) if self._prepared.stream else self._whole(scope, receive, send)
@@ -67,33 +65,26 @@ class Answer(Response):
         async with generate(self._service, self._prepared) as generation:
             steps = aiter(generation)
             first = await anext(steps)
-            outbox = Outbox(send, self._max_buffer_bytes)
-            sending = asyncio.ensure_future(outbox.run())
+            stream = EventStream(send)
             try:
-                await self._fill(outbox, first, steps, generation)
-                outbox.close()
-                await sending
-            except SlowReader:
-                log.info("client reads too slowly, stream %s cut", self._prepared.first.request_id)
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+                await stream.start()
+                await stream.write(self._events(first))
+                await self._write(stream, steps, generation)
+                await stream.end()
+            except TimeoutError:
+                log.info("client reads nothing, stream %s cut", self._prepared.first.request_id)
 
-    async def _fill(self, outbox: Outbox, first: Pieces, steps: AsyncIterator[Pieces], generation: Generation) -> None:
+    async def _write(self, stream: EventStream, steps: AsyncIterator[Pieces], generation: Generation) -> None:
         try:
-            self._put(outbox, first)
             async for step in steps:
-                self._put(outbox, step)
-        except SlowReader:
+                if data := self._events(step):
+                    await stream.write(data)
+        except TimeoutError:
             raise
-        except BatonError as error:
-            outbox.put(error_event(error))
-        except Exception as error:  # the edge of the process: the status is out, the client still gets an ending
-            outbox.put(error_event(internal(error)))
+        except Exception as error:  # the edge of the process: the status is out, and the client still gets an ending
+            await stream.write(error_event(error if isinstance(error, BatonError) else internal(error)))
         else:
-            outbox.put(self._shape.ending(generation) + DONE)
+            await stream.write(self._shape.ending(generation) + DONE)
 
-    def _put(self, outbox: Outbox, step: Pieces) -> None:
-        data = b"".join([self._shape.events(choice, piece) for choice, piece in step])
-        if data:
-            outbox.put(data)
+    def _events(self, step: Pieces) -> bytes:
+        return b"".join([self._shape.events(choice, piece) for choice, piece in step])

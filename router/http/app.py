@@ -32,14 +32,14 @@ def create_app(service: Service, config: RouterConfig, validator: Validator | No
         """Continues a prompt, or several."""
         fields = await read_object(request, limits.body_bytes)
         prepared = await prepare(RawRequest(fields, chat=False, default_max_tokens=DEFAULT_MAX_TOKENS))
-        return Answer(service, prepared, CompletionShape(prepared), limits.stream_buffer_bytes)
+        return Answer(service, prepared, CompletionShape(prepared))
 
     @app.post("/v1/chat/completions", openapi_extra=request_schema(chat=True), tags=["generation"])
     async def chat_completions(request: Request) -> Response:
         """Answers a chat."""
         fields = await read_object(request, limits.body_bytes)
         prepared = await prepare(RawRequest(fields, chat=True))
-        return Answer(service, prepared, ChatShape(prepared), limits.stream_buffer_bytes)
+        return Answer(service, prepared, ChatShape(prepared))
 
     app.include_router(model_routes(service))
     app.include_router(ops_routes(service))

@@ -1,4 +1,4 @@
-"""Server-sent events to one client: a bounded buffer between the generation and the socket."""
+"""Server-sent events to one client, and the watch for its leaving."""
 
 from __future__ import annotations
 
@@ -18,45 +18,29 @@ HEADERS = [
 ]
 
 
+SEND_S = 30.0
+"""A client that takes nothing for so long has its stream cut."""
+
+
 def error_event(error: BatonError) -> bytes:
     return b"data: " + error_body(error) + b"\n\n"
 
 
-class SlowReader(Exception):
-    """A client that reads more slowly than its buffer allows."""
+class EventStream:
+    """One response of events. A slow client makes `write` wait, no longer than SEND_S; what is unread waits in the core."""
 
-
-class Outbox:
-    """Bytes on their way to a client. While the socket takes no more they wait here, joined, up to `max_bytes`."""
-
-    def __init__(self, send: Send, max_bytes: int):
+    def __init__(self, send: Send):
         self._send = send
-        self._max_bytes = max_bytes
-        self._waiting = bytearray()
-        self._changed = asyncio.Event()
-        self._closed = False
 
-    def put(self, data: bytes) -> None:
-        """Raises SlowReader when too much waits."""
-        if len(self._waiting) + len(data) > self._max_bytes:
-            raise SlowReader
-        self._waiting += data
-        self._changed.set()
-
-    def close(self) -> None:
-        """Nothing more will be put."""
-        self._closed = True
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Sends until closed and empty. The headers go out at once."""
+    async def start(self) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        while not self._closed or self._waiting:
-            await self._changed.wait()
-            self._changed.clear()
-            data, self._waiting = bytes(self._waiting), bytearray()
-            if data:
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def write(self, data: bytes) -> None:
+        """Raises TimeoutError if the client takes nothing for SEND_S."""
+        async with asyncio.timeout(SEND_S):
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
 
 
