@@ -6,6 +6,7 @@ Token id == byte value for 0..255; 256..262 are control tokens, of which 257 and
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,7 +138,7 @@ def _successors() -> dict[int, int]:
     chains = [[*script.encode(), end] for script in (*SCRIPTS, "\nOK.")]
     chains += [[*b"01234567890"], [ord("$"), end], [ord("%"), second_end]]
     for chain in chains:
-        following.update(zip(chain, chain[1:], strict=False))
+        following.update(itertools.pairwise(chain))
     return following
 
 
