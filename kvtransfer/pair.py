@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from baton.wire.errors import BatonError, TransferError
 from baton.wire.types import DecodeTarget, KvAnswer, LeaseId
@@ -77,44 +77,46 @@ class Pair:
     async def _run(self, dial: Callable[[], Awaitable[Channel]]) -> None:
         try:
             channel = await dial()
+            self.transport = channel.transport
+            try:
+                await self._serve(channel)
+            finally:
+                await channel.close()
         except BatonError as error:
             self.fail(_as_transfer_error(error))
-        else:
-            self.transport = channel.transport
-            await self._serve(channel)
-            await channel.close()
-        self._on_end(self)
+        finally:
+            self.fail(TransferError("channel_lost", "the KV channel ended"))
+            self._on_end(self)
 
     async def _serve(self, channel: Channel) -> None:
-        """Writes and reads until the pair has failed."""
+        """Writes and reads until one of them raises or the pair was failed."""
         tasks = [asyncio.create_task(self._write(channel)), asyncio.create_task(self._read(channel))]
+        ends: list[asyncio.Future[Any]] = [*tasks, self._end]
         try:
-            await asyncio.shield(self._end)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
 
     async def _write(self, channel: Channel) -> None:
-        try:
-            while True:
-                message = await self._queue.get()
+        while True:
+            message = await self._queue.get()
+            try:
                 async with asyncio.timeout(self.stall_s):
                     await channel.write(message)
-        except TimeoutError:
-            self.fail(TransferError("stall", f"the receiver took no KV for {self.stall_s:g} s"))
-        except TransferError as error:
-            self.fail(error)
+            except TimeoutError as error:
+                raise TransferError("stall", f"the receiver took no KV for {self.stall_s:g} s") from error
 
     async def _read(self, channel: Channel) -> None:
-        try:
-            while True:
-                answer = await channel.read()
-                shipper = self._shippers.get((answer.lease, answer.epoch))
-                if shipper is not None:
-                    shipper.answered(answer)
-        except TransferError as error:
-            self.fail(error)
+        while True:
+            answer = await channel.read()
+            shipper = self._shippers.get((answer.lease, answer.epoch))
+            if shipper is not None:
+                shipper.answered(answer)
 
 
 def _as_transfer_error(error: BatonError) -> TransferError:

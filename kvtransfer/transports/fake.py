@@ -52,7 +52,8 @@ class FakeChannel:
         self._lost: str | None = None
 
     async def write(self, message: bytes) -> None:
-        self._check()
+        if self._lost is not None:
+            raise TransferError("channel_lost", self._lost)
         try:
             answers = await self._sink.take(message)
         except TransferError as error:
@@ -74,7 +75,3 @@ class FakeChannel:
         """Breaks the channel, as a connection that is reset."""
         self._lost = self._lost or why
         self._answers.put_nowait(None)
-
-    def _check(self) -> None:
-        if self._lost is not None:
-            raise TransferError("channel_lost", self._lost)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 
+import grpc.aio
 import pytest
-from transfer_support import FIRST, IDENTITY, LEASE, cluster, faulty, grpc_server
+from transfer_support import FIRST, IDENTITY, LEASE, TOKEN, cluster, faulty, grpc_server
 
+from baton.wire.channel import TOKEN_KEY
 from baton.wire.errors import TransferError
-from baton.wire.types import Committed, DecodeTarget, Fenced, FinishReason, FirstToken, Gone, KvHello, Timeouts, Token
+from baton.wire.types import Committed, DecodeTarget, Fenced, FinishReason, FirstToken, Gone, KvHello, Refused, Timeouts, Token
 from kvtransfer.transports.base import Channel, Connect
 
 
@@ -220,4 +223,65 @@ async def test_another_clusters_token_is_refused(kind: str) -> None:
         with pytest.raises(TransferError) as caught:
             await both.begin(16).commit(0, FIRST)
         assert caught.value.reason == "unauthenticated"
+        await both.receiver.close(LEASE)
+
+
+async def test_an_address_that_never_answers_costs_the_connect_deadline() -> None:
+    async with cluster(timeouts=replace(Timeouts(), connect_s=0.1)) as both:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            both.target = DecodeTarget(f"127.0.0.1:{port}", b"D" * 16)
+            with pytest.raises(TransferError) as caught:
+                await both.begin(16).commit(0, FIRST)
+        assert caught.value.reason == "connect"
+        await both.receiver.close(LEASE)
+
+
+async def test_a_channel_that_does_not_begin_with_hello_is_hung_up_on() -> None:
+    async with cluster() as both, grpc.aio.insecure_channel(both.target.address) as channel:
+        call = channel.stream_stream("/baton.v1.KvTransfer/Push", None, None)(None, metadata=((TOKEN_KEY, TOKEN),))
+        await call.write(b"what?")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.DATA_LOSS
+
+
+async def test_every_choice_must_bring_a_first_token() -> None:
+    first = (FirstToken(0, Token(7)), FirstToken(1, Token(8), FinishReason.STOP))
+    async with cluster("fake") as both:
+        both.receiver.expect(LEASE, 1, both.decode_ids(16), 0, 16, 0, both.commits.append, choices=(0, 1))
+        assert (await both.begin(16, expect=False).commit(0, first)).ok
+        refusals: list[Refused] = []
+        other = b"M" * 16
+        both.receiver.expect(
+            other, 1, both.decode_ids(16), 0, 16, 0, both.commits.append, choices=(0, 1), on_refused=refusals.append
+        )
+        with pytest.raises(TransferError) as caught:
+            await both.begin(16, lease=other, expect=False).commit(0, FIRST)
+        assert caught.value.reason == "index"
+        assert refusals == [Refused(other, 1, "index")]
+        assert len(both.commits) == 1
+        for lease in (LEASE, other):
+            await both.receiver.close(lease)
+
+
+async def test_a_pool_that_cannot_be_read_fails_the_attempt() -> None:
+    async with cluster("fake") as both:
+        both.receiver.expect(LEASE, 1, (1,), 0, 16, 0, both.commits.append)
+        outgoing = both.sender.begin(LEASE, 1, both.target, (9999,), 0, 16)
+        with pytest.raises(TransferError) as caught:
+            await outgoing.commit(0, FIRST)
+        assert caught.value.reason == "internal"
+        await both.receiver.close(LEASE)
+
+
+async def test_stopping_the_sender_fails_what_is_on_its_way() -> None:
+    async with cluster() as both:
+        outgoing = both.begin(64)
+        outgoing.computed(32)
+        await both.decode.written(1)
+        await both.sender.stop()
+        with pytest.raises(TransferError) as caught:
+            await outgoing.commit(0, FIRST)
+        assert caught.value.reason == "channel_lost"
         await both.receiver.close(LEASE)
