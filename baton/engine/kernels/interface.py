@@ -74,13 +74,22 @@ class Kernels(Protocol):
         ...
 
     def rotary_write(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
-        slots: torch.Tensor, pool: torch.Tensor, layer: int,
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        slots: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
     ) -> torch.Tensor:
         """Rotates q [T, H, D] and k [T, G, D] (half-split pairs; cos, sin [T, D / 2]), writes k and v to `pool`; returns q."""
         ...
 
-    def attention(self, q: torch.Tensor, pool: torch.Tensor, layer: int, batch: StepBatch, scale: float, window: int | None) -> torch.Tensor:
+    def attention(
+        self, q: torch.Tensor, pool: torch.Tensor, layer: int, batch: StepBatch, scale: float, window: int | None
+    ) -> torch.Tensor:
         """Causal attention of q [T, H, D] over the block tables: [T, H, D]. `window`: only the last `window` positions."""
         ...
 

@@ -21,11 +21,24 @@ SOURCE = Path(__file__).parent / "csrc"
 AHEAD_OF_TIME = Path(__file__).parent / "lib"
 COMMON = ("-std=c++20", "-O3", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-fno-math-errno")
 FLAGS = {
-    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+    "avx512": (
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mavx512dq",
+        "-mavx512vnni",
+        "-mfma",
+        "-mf16c",
+        "-mprefer-vector-width=512",
+    ),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "scalar": (),
 }
-NEEDS = {"avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}, "avx2": {"avx2", "fma", "f16c"}, "scalar": set()}
+NEEDS = {
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"},
+    "avx2": {"avx2", "fma", "f16c"},
+    "scalar": set(),
+}
 BUILD_TIMEOUT_S = 300
 
 
@@ -51,8 +64,8 @@ def _open(isa: str) -> ctypes.CDLL:
 def build(isa: str, directory: Path | None = None) -> Path:
     """Compiles for `isa` unless `directory` (default: the user's cache) has it; returns the library's path.
 
-    The name carries compiler, flags and source, so that a change of any builds anew. Two processes may build at once: each writes
-    a file of its own and renames it into place.
+    The name carries compiler, flags and source, so that a change of any builds anew. Two processes may build at once: each
+    writes a file of its own and renames it into place.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
@@ -79,7 +92,9 @@ def _compile(command: list[str], target: Path) -> None:
 
 
 def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False).stdout
+    version = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+    ).stdout
     digest = hashlib.sha256("\0".join((version, *flags)).encode())
     for source in sorted(SOURCE.iterdir()):
         digest.update(source.read_bytes())
@@ -91,7 +106,9 @@ def _cache_directory() -> Path:
     directory = base / "baton" / "kernels"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_uid != os.getuid() or directory.stat().st_mode & 0o022:
-        raise KernelsUnavailable(f"{directory} can be written by others: a library there is not to be trusted; fix its owner and mode")
+        raise KernelsUnavailable(
+            f"{directory} can be written by others: a library there is not to be trusted; fix its owner and mode"
+        )
     return directory
 
 

@@ -19,14 +19,14 @@ MAX_HEAD_DIM = 256
 MAX_GROUP = 16
 
 RECIPES = {"float32": "float32-ordered", "int8": "a8-g32-kv-bf16"}
-"""Arithmetic by --dtype: float32 throughout; or the file's own codes times int8 activations in groups of 32, KV rounded to bfloat16."""
+"""Arithmetic by dtype: float32 throughout, or the file's own codes times int8 activations (groups of 32) and KV in bfloat16."""
 
 
 class NativeDecoder:
-    """Runs ragged steps over a paged pool, bit for bit the same whatever shares the step. Holds weights, no state of any request.
+    """Runs ragged steps over a paged pool, bit for bit the same whatever shares the step. Holds no state of a request.
 
-    `dtype` "int8" keeps the file's 4- and 8-bit groups; "float32" turns every weight into float32. Threads: torch's number at the
-    first step.
+    `dtype` "int8" keeps the file's 4- and 8-bit groups; "float32" turns every weight into float32. Threads: torch's
+    number at the first step.
     """
 
     def __init__(self, spec: ModelSpec, tensors: TensorSource, dtype: str = "float32", isa: str | None = None):
@@ -57,7 +57,15 @@ class NativeDecoder:
         num_tokens, num_logits = len(batch.token_ids), len(batch.logit_rows)
         self._reserve(num_tokens, num_logits)
         logits = torch.empty(num_logits, self.spec.vocab_size)
-        tensors = (batch.token_ids, batch.positions, batch.slots, batch.logit_rows, batch.block_tables, batch.query_start, batch.seq_lens)
+        tensors = (
+            batch.token_ids,
+            batch.positions,
+            batch.slots,
+            batch.logit_rows,
+            batch.block_tables,
+            batch.query_start,
+            batch.seq_lens,
+        )
         shape = (num_tokens, len(batch.seq_lens), batch.block_tables.shape[1], num_logits)
         self._library.baton_forward(
             self._team,

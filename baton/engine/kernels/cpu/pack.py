@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from baton.engine.kernels.cpu.abi import Linear, pointer
-from baton.engine.kernels.interface import Dense, Grouped, Weight
+from baton.engine.kernels.interface import Dense, Weight
 
 LANES = 16
 GROUP = 32
