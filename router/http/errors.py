@@ -31,7 +31,11 @@ def error_body(error: BatonError) -> bytes:
 
 def error_response(error: BatonError) -> Response:
     status = error.status if isinstance(error, HttpError) else status_of(error).http
-    headers = {"retry-after": str(math.ceil(error.retry_after_s or 1))} if status in (429, 503) else None
+    headers = {}
+    if status in (429, 503):
+        headers["retry-after"] = str(math.ceil(error.retry_after_s or 1))
+    if status in (413, 431):
+        headers["connection"] = "close"  # the rest of the request is not worth reading
     return Response(error_body(error), status, headers, "application/json")
 
 

@@ -35,7 +35,8 @@ class Gate:
 
     def _fault(self, scope: Scope) -> HttpError | None:
         headers = scope["headers"]
-        num_bytes = sum(len(name) + len(value) for name, value in headers) + len(scope.get("raw_path") or b"")
+        url_len = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+        num_bytes = sum(len(name) + len(value) for name, value in headers) + url_len
         if len(headers) <= self._limits.num_headers and num_bytes <= self._limits.header_bytes:
             return None
         limits = f"{self._limits.num_headers} headers of {self._limits.header_bytes} bytes together"

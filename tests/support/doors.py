@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from itertools import pairwise
 
+import uvicorn
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
 
+from baton.cluster.config import Limits, RouterConfig
 from baton.wire.errors import BatonError
 from baton.wire.types import ModelCard, Token
+from router.http.app import create_app
+from router.http.protocol import uvicorn_options
 from router.request import GenerateRequest, Pieces, TextMaker, TimelineView, Usage
 
 SPECIAL = ["<s>", "</s>", "<|eot|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>"]
@@ -149,3 +154,25 @@ class FakeService:
 
     def metrics(self) -> bytes:
         return b"# HELP up Whether it runs.\n"
+
+
+@asynccontextmanager
+async def serve_http(service: FakeService, **limits: int) -> AsyncIterator[str]:
+    """The HTTP door behind a real server on a free port; yields its base URL."""
+    app = create_app(service, RouterConfig(limits=Limits(**limits)))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning", **uvicorn_options()))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def events_of(body: str) -> list[str]:
+    """The data of each server-sent event."""
+    assert body.endswith("\n\n")
+    lines = body.removesuffix("\n\n").split("\n\n")
+    assert all(line.startswith("data: ") for line in lines)
+    return [line.removeprefix("data: ") for line in lines]

@@ -1,0 +1,69 @@
+"""uvicorn's HTTP protocol with what it lacks: a cap on the bytes of a request's head, and a time by which it must be there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from router.http.errors import HttpError, error_body
+
+MAX_HEAD_BYTES = 64 << 10
+"""Twice what the application accepts (it answers in more detail): here the point is that reading stops."""
+
+HEAD_S = 15.0
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. A head that is too large gets 431, one that is too late ends the connection."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = True
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base has it
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse()
+
+    def _await_head(self) -> None:
+        self._in_head = True
+        self._stop_timer()
+        self._timer = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self) -> None:
+        body = error_body(HttpError(431, f"The request's head is larger than {MAX_HEAD_BYTES} bytes.", "headers_too_large"))
+        head = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+
+def uvicorn_options() -> dict[str, Any]:
+    """What the HTTP door needs of uvicorn.Config."""
+    return {"http": HttpProtocol, "ws": "none", "proxy_headers": False, "server_header": False, "timeout_keep_alive": 5}
