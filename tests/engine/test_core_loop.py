@@ -241,7 +241,7 @@ async def test_a_failing_engine_breaks_everything_and_answers_everyone() -> None
 
 
 async def test_stop_ends_the_thread_and_later_calls_are_refused() -> None:
-    core = make_core()
+    core = make_core(num_blocks=1000)
     engine = EngineLoop(core, CARD, IDENTITY)
     await engine.stop()
     await engine.start(lambda events: None)
