@@ -141,8 +141,6 @@ class FakeLink:
 class ScriptedLink(FakeLink):
     """Serves by itself: token `i` of a choice has id 100 + i."""
 
-    slots = 1000
-
     def answer(self, command: Command) -> None:
         loop = asyncio.get_running_loop()
         match command:
@@ -271,9 +269,7 @@ async def cluster(
     service = RouterService(RouterConfig(timeouts=timeouts, **config), dial)
     registry = MemoryRegistry(Endpoint(name, info.role) for name, info in names.items())
     running = asyncio.create_task(service.run(registry))
-    async with asyncio.timeout(PATIENCE_S):
-        while len(links) < len(names) or not all(link.running for link in links.values()):
-            await asyncio.sleep(0)
+    await settle()  # the links come up
     for link in links.values():
         link.peers = links
     shape = Cluster(service, links)
@@ -290,5 +286,3 @@ async def settle() -> None:
     """Lets everything that is ready run."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
