@@ -25,7 +25,7 @@ from baton.engine.config import EngineConfig
 from baton.engine.core import EngineCore
 from baton.engine.errors import ModelError
 from baton.engine.loop import EngineLoop
-from baton.engine.weights import LoadedModel, bundled, load_model
+from baton.engine.weights import KV_DTYPES, LoadedModel, bundled, load_model
 from baton.wire.link_server import LinkServer
 from baton.wire.servers import AddressTaken, WorkerServer
 from baton.wire.types import KvLayout
@@ -105,7 +105,7 @@ async def _drain(config: WorkerConfig, links: LinkServer, server: WorkerServer) 
 
 def _core(config: WorkerConfig, loaded: LoadedModel) -> EngineCore:
     spec = loaded.model.spec
-    layout = KvLayout(spec.num_layers, config.block_size, spec.num_kv_heads, spec.head_dim, config.dtype)
+    layout = KvLayout(spec.num_layers, config.block_size, spec.num_kv_heads, spec.head_dim, KV_DTYPES[config.dtype])
     auto = config.kv_blocks == "auto"
     num_blocks = auto_blocks(layout, config.max_num_seqs, spec.max_model_len) if auto else int(config.kv_blocks)
     engine_config = EngineConfig(
@@ -116,7 +116,7 @@ def _core(config: WorkerConfig, loaded: LoadedModel) -> EngineCore:
         growth_reserve=config.growth_reserve,
         num_threads=config.threads or len(config.cpus) or None,
         cpus=config.cpus,
-        kv_dtype=config.dtype,
+        kv_dtype=layout.dtype,
     )
     return EngineCore(loaded.model, loaded.identity, engine_config)
 

@@ -14,13 +14,13 @@ SECRET = {"secret": True}
 
 Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-Dtype = Literal["float32", "bfloat16", "float16"]
+Dtype = Literal["float32", "int8"]
 
 ModelPath = Annotated[str, Field(description="Hugging Face directory (safetensors) or .gguf file; empty: the bundled model.")]
 Host = Annotated[str, Field(description="Address to listen on; any but loopback needs --insecure.")]
 ServedName = Annotated[str | None, Field(description="Name that clients use for the model; default: the file's own.")]
 ModelLen = Annotated[Count | None, Field(description="Longest prompt plus answer in tokens; default: the model's own limit.")]
-Precision = Annotated[Dtype, Field(description="Arithmetic of weights and KV.")]
+Precision = Annotated[Dtype, Field(description="Arithmetic: float32, or int8 (a GGUF file's own 4- and 8-bit groups).")]
 KvBlocks = Annotated[Count | Literal["auto"], Field(description="Blocks in the KV pool, or auto: sized from free memory.")]
 BlockSize = Annotated[int, Field(gt=0, le=1024, description="Token positions in one KV block.")]
 MaxSeqs = Annotated[Count, Field(description="Sequences that run at once on one worker.")]

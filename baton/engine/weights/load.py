@@ -7,10 +7,10 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from baton.engine.errors import CorruptModel, ModelError, ModelNotFound, UnsupportedModel
+from baton.engine.errors import CorruptModel, ModelError, ModelNotFound
 from baton.engine.kernels.interface import Kernels
-from baton.engine.kernels.reference import ReferenceKernels
-from baton.engine.models import Decoder, ModelSpec
+from baton.engine.models import ModelSpec
+from baton.engine.weights.backend import AnyDecoder, decoder_for
 from baton.engine.weights.checkpoint import CheckedTensors, Checkpoint, Progress, TextSide
 from baton.engine.weights.gguf import GgufCheckpoint
 from baton.engine.weights.hf import HfCheckpoint
@@ -21,7 +21,7 @@ from baton.wire.types import Identity, ModelCard
 class LoadedModel:
     """A decoder, what routers need to know of it, and what peers must agree on."""
 
-    model: Decoder
+    model: AnyDecoder
     card: ModelCard
     identity: Identity
 
@@ -39,13 +39,11 @@ def load_model(
 
     Raises ModelError naming the file and the field, tensor or kind that is wrong or not served.
     """
-    if kernels is None and dtype != "float32":
-        raise UnsupportedModel(f"dtype {dtype!r} is not served; served is float32")
     checkpoint = _open(Path(path))
     spec = _limited(checkpoint.spec, max_model_len)
     text = _checked(checkpoint, checkpoint.text)
     tensors = CheckedTensors(checkpoint, progress)
-    decoder = Decoder(spec, tensors, kernels or ReferenceKernels())
+    decoder = decoder_for(spec, tensors, dtype, kernels, "Q" in checkpoint.quantisation)
     tensors.finish()
     name = served_name or Path(path).resolve().name.removesuffix(".gguf")
     return LoadedModel(decoder, _card(name, spec, text), _identity(checkpoint, decoder, text))
@@ -91,7 +89,7 @@ def _card(name: str, spec: ModelSpec, text: TextSide) -> ModelCard:
     )
 
 
-def _identity(checkpoint: Checkpoint, decoder: Decoder, text: TextSide) -> Identity:
+def _identity(checkpoint: Checkpoint, decoder: AnyDecoder, text: TextSide) -> Identity:
     return Identity(
         architecture=decoder.spec.describe(),
         weights_digest=checkpoint.digest(),
