@@ -51,13 +51,13 @@ _Entry = _Run | _Answer
 class LeaseRecord:
     """One lease on one side of a worker. `touched` is called whenever there is something to send.
 
-    Written by the role's service, read by the link. `epoch` is the attempt that the service works on.
+    Written by the role's service, read by the link. `epoch` is the attempt that the service works on, -1 before the first.
     """
 
     lease: LeaseId
     side: Side
     touched: Callable[[LeaseRecord], None]
-    epoch: int = 0
+    epoch: int = -1
     _entries: list[_Entry] = field(default_factory=list)
     _unsent: list[_Entry] = field(default_factory=list)
     _open: dict[int, _Run] = field(default_factory=dict)
