@@ -52,6 +52,7 @@ class Outgoing:
         self._on_over = on_over
         self._machine = SendAttempt(lease, epoch, cover_start, cover_end, store.layout.num_layers, frames.digest_of)
         self._ready = cover_start  # KV below it is in the blocks
+        self._sampled: tuple[int, tuple[FirstToken, ...]] | None = None  # until the machine was told
         self._more = asyncio.Event()
         self._outcome: KvAnswer | TransferError | None = None
         self._over = asyncio.Event()
@@ -81,8 +82,9 @@ class Outgoing:
         ask. The blocks are not read any more once this has returned or raised.
         """
         try:
+            self._sampled = (index, first)
             self.computed(self._cover_end)
-            await self._perform(self._machine.sampled(index, first))
+            self._more.set()
             await self._over.wait()
         finally:
             await self.cancel()
@@ -117,12 +119,26 @@ class Outgoing:
     # --- inside --------------------------------------------------------------------------------------------------
 
     async def _ship(self) -> None:
+        """The only one to wait for the pair: it is cancelled when the attempt is over, however that came."""
         while True:
-            for action in self._machine.computed(self._boundary()):
+            actions = self._next()
+            for action in actions:
                 if isinstance(action, Ship):
                     await self._ship_run(action)
-            await self._more.wait()
-            self._more.clear()
+                elif isinstance(action, SendCommit):
+                    await self._pair.send(frames.encode_commit(action.commit))
+                    self._expect_answer()
+            if not actions:
+                await self._more.wait()
+                self._more.clear()
+
+    def _next(self) -> list[Action]:
+        """What can be shipped, or else, once the first tokens are known, the commit."""
+        actions = self._machine.computed(self._boundary())
+        if not actions and self._sampled is not None:
+            actions, self._sampled = self._machine.sampled(*self._sampled), None
+            self._report(actions)
+        return actions
 
     def _boundary(self) -> int:
         """How far to ship: a block that is still being filled would be read, hashed and sent in crumbs."""
@@ -141,23 +157,15 @@ class Outgoing:
         try:
             header, message = await self._thread.run(partial(self._read, header))
         finally:
-            actions = self._machine.sent(header)
+            self._machine.sent(header)
         self._num_bytes += frames.payload_bytes(self._store.layout, header)
         await self._pair.send(message)
-        await self._perform(actions)
 
     def _read(self, header: FrameHeader) -> tuple[FrameHeader, bytes]:
         """On the KV thread: one copy of the blocks' bytes into the frame's message."""
         run = (header.token_start, header.token_end, header.layer_start, header.layer_end)
         frame = frames.seal(header, self._store.gather(self._block_ids, *run))
         return frame.header, frames.encode(frame)
-
-    async def _perform(self, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, SendCommit):
-                await self._pair.send(frames.encode_commit(action.commit))
-                self._expect_answer()
-        self._report(actions)
 
     def _expect_answer(self) -> None:
         if self._outcome is None:

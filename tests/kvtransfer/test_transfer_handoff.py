@@ -285,3 +285,28 @@ async def test_stopping_the_sender_fails_what_is_on_its_way() -> None:
             await outgoing.commit(0, FIRST)
         assert caught.value.reason == "channel_lost"
         await both.receiver.close(LEASE)
+
+
+async def test_a_commit_that_waits_for_room_hears_of_the_channels_end() -> None:
+    dialled, refused = asyncio.Event(), asyncio.Event()
+
+    def slow(connect: Connect) -> Connect:
+        async def dial(address: str, hello: KvHello, token: str, timeouts: Timeouts) -> Channel:
+            dialled.set()
+            await refused.wait()
+            raise TransferError("connect", "nobody there")
+
+        return dial
+
+    async with cluster("fake", wrap=slow) as both:
+        outgoing = both.begin(32)
+        outgoing.computed(32)  # two frames fill the pair's queue
+        commit = asyncio.create_task(outgoing.commit(0, FIRST))
+        await dialled.wait()
+        await asyncio.sleep(0.05)
+        assert both.prefill.num_read == 32
+        refused.set()
+        with pytest.raises(TransferError) as caught:
+            await asyncio.wait_for(commit, 30)
+        assert caught.value.reason == "connect"
+        await both.receiver.close(LEASE)

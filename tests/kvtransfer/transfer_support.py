@@ -50,6 +50,7 @@ class NumpyStore:
         self, num_blocks: int = 64, block_size: int = 16, num_layers: int = 3, num_kv_heads: int = 2, head_dim: int = 4
     ):
         self.layout = KvLayout(num_layers, block_size, num_kv_heads, head_dim, "float32")
+        self.num_read = 0  # tokens
         self.runs: list[tuple[int, int]] = []  # what scatter has written
         self._awaited: list[tuple[int, Future[None]]] = []
         self.pool = np.zeros((num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim), np.float32)
@@ -57,6 +58,7 @@ class NumpyStore:
     def gather(
         self, block_ids: Sequence[int], token_start: int, token_end: int, layer_start: int, layer_end: int
     ) -> memoryview:
+        self.num_read += token_end - token_start
         block, first = divmod(token_start, self.layout.block_size)
         run = self.pool[block_ids[block], layer_start:layer_end, :, first : first + token_end - token_start]
         return memoryview(np.ascontiguousarray(run)).cast("B")
