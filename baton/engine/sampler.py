@@ -19,7 +19,7 @@ from baton.engine.penalties import History, adjust, changes_logits
 from baton.wire.types import SamplingParams, Token
 
 _log = logging.getLogger(__name__)
-_NUCLEUS_GUESS = 512
+NOT_FINITE = "the logits are not finite"
 
 
 class SamplingError(Exception):
@@ -45,18 +45,17 @@ class Draw:
 
 def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Token | SamplingError]:
     """A token for each draw from `logits` (float32 [rows, vocab]). Several draws may share a row."""
-    if all(draw.is_plain for draw in draws):
-        return _sample_plain(logits, draws)
     rows = logits.cpu().numpy()
+    if all(draw.is_plain for draw in draws):
+        return _sample_plain(rows, draws)
     return [_sample_one(rows[draw.row], draw) for draw in draws]
 
 
-def _sample_plain(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Token | SamplingError]:
-    best, ids = logits.max(dim=1)
-    tokens = [
-        Token(token_id) if math.isfinite(value) else SamplingError("the logits are not finite")
-        for value, token_id in zip(best.tolist(), ids.tolist(), strict=True)
-    ]
+def _sample_plain(rows: np.ndarray, draws: Sequence[Draw]) -> list[Token | SamplingError]:
+    """Greedy rows with nothing to change: one argmax (the first of equals, or a NaN if there is one)."""
+    ids = rows.argmax(axis=1)
+    is_finite = np.isfinite(rows[np.arange(len(rows)), ids]).tolist()
+    tokens = [Token(i) if ok else SamplingError(NOT_FINITE) for i, ok in zip(ids.tolist(), is_finite, strict=True)]
     return [tokens[draw.row] for draw in draws]
 
 
@@ -75,62 +74,51 @@ def _choose(raw: np.ndarray, draw: Draw) -> int:
     params = draw.params
     row = raw.astype(np.float64)
     adjust(row, params, draw.history, draw.index)
-    best = int(row.argmax())  # the first of equals: the lowest id; a NaN if there is one
+    best = int(row.argmax())
     if not math.isfinite(row[best]):
-        raise SamplingError("the logits are not finite")
+        raise SamplingError(NOT_FINITE)
     if params.temperature == 0:
         return best
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
         scaled = (row - row[best]) / params.temperature
-    token_ids = _candidates(scaled, params)
-    scores = scaled[token_ids] + noise.gumbel(noise.key(params.seed, draw.choice, draw.index), token_ids)
+    token_ids, values = _candidates(scaled, params)
+    scores = values + noise.gumbel(noise.key(params.seed, draw.choice, draw.index), token_ids)
     return int(token_ids[scores.argmax()])
 
 
-def _candidates(scaled: np.ndarray, params: SamplingParams) -> np.ndarray:
-    """Ids that min_p, top_k and top_p leave. `scaled` [vocab]: logits over temperature, their maximum moved to 0."""
-    token_ids = np.arange(len(scaled))
+def _candidates(scaled: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
+    """Ids that min_p, top_k and top_p leave, and their values. `scaled` [vocab]: logits over temperature, the maximum at 0."""
+    token_ids, values = np.arange(len(scaled)), scaled
     if params.min_p > 0:
-        token_ids = token_ids[scaled >= math.log(params.min_p)]
-    if 0 < params.top_k < len(token_ids):
-        token_ids = _largest(scaled, token_ids, params.top_k)
+        kept = np.flatnonzero(values >= math.log(params.min_p))
+        token_ids, values = token_ids[kept], values[kept]
+    if 0 < params.top_k < len(values):
+        kept = _largest(values, params.top_k)
+        token_ids, values = token_ids[kept], values[kept]
     if params.top_p < 1:
-        token_ids = _nucleus(scaled, token_ids, params.top_p)
-    return token_ids
+        kept = _largest(values, _nucleus_size(values, params.top_p))
+        token_ids, values = token_ids[kept], values[kept]
+    return token_ids, values
 
 
-def _largest(scaled: np.ndarray, token_ids: np.ndarray, count: int) -> np.ndarray:
-    """The `count` ids of largest value, the lowest ids among equals; in no order."""
-    values = scaled[token_ids]
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Positions of the `count` largest values, the first among equals; ascending within those above the smallest."""
     floor = np.partition(values, -count)[-count]
-    above = token_ids[values > floor]
-    return np.concatenate([above, token_ids[values == floor][: count - len(above)]])
+    above = np.flatnonzero(values > floor)
+    return np.concatenate([above, np.flatnonzero(values == floor)[: count - len(above)]])
 
 
-def _descending(scaled: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
-    """`token_ids` by value, best first, the lowest id first among equals."""
-    return token_ids[np.lexsort((token_ids, -scaled[token_ids]))]
-
-
-def _nucleus(scaled: np.ndarray, token_ids: np.ndarray, top_p: float) -> np.ndarray:
-    """The smallest set of most likely ids whose probability among `token_ids` reaches `top_p`; never empty."""
-    wanted = top_p * np.exp(scaled[token_ids]).sum()
-    # a few hundred ids nearly always suffice, and sorting the whole vocabulary is what costs
-    for count in (_NUCLEUS_GUESS, len(token_ids)):
-        part = _largest(scaled, token_ids, count) if count < len(token_ids) else token_ids
-        ordered = _descending(scaled, part)
-        reached = np.exp(scaled[ordered]).cumsum()
-        if reached[-1] >= wanted:
-            break
-    return ordered[: int(reached.searchsorted(wanted)) + 1]
+def _nucleus_size(values: np.ndarray, top_p: float) -> int:
+    """How many of the most likely it takes to reach `top_p` of the probability; at least one."""
+    reached = np.exp(np.sort(values)[::-1]).cumsum()
+    return int(reached.searchsorted(top_p * reached[-1])) + 1
 
 
 def _with_logprobs(raw: np.ndarray, token_id: int, num_logprobs: int | None) -> Token:
     if num_logprobs is None:
         return Token(token_id)
-    row = raw.astype(np.float64)
-    logprobs = row - (row.max() + math.log(np.exp(row - row.max()).sum()))
-    top_ids = np.arange(0)
-    if num_logprobs:
-        top_ids = _descending(logprobs, _largest(logprobs, np.arange(len(row)), min(num_logprobs, len(row))))
-    return Token(token_id, float(logprobs[token_id]), tuple((int(i), float(logprobs[i])) for i in top_ids))
+    highest = raw.max()
+    log_total = float(highest) + math.log(np.exp(raw - highest, dtype=np.float64).sum())
+    top_ids = _largest(raw, min(num_logprobs, len(raw))) if num_logprobs else np.arange(0)
+    best_first = sorted(((float(raw[i]) - log_total, int(i)) for i in top_ids), key=lambda top: (-top[0], top[1]))
+    return Token(token_id, float(raw[token_id]) - log_total, tuple((i, logprob) for logprob, i in best_first))
