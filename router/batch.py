@@ -18,14 +18,17 @@ async def generate(service: Service, prepared: Prepared) -> AsyncIterator[Genera
         async with service.generate(prepared.first, prepared.make_text(prepared.first)) as generation:
             yield generation
         return
-    async with asyncio.TaskGroup() as group:
-        batch = Batch(service, prepared)
-        tasks = [group.create_task(batch.run(i, request)) for i, request in enumerate(prepared.requests)]
-        try:
-            yield batch
-        finally:
-            for task in tasks:
-                task.cancel()
+    batch = Batch(service, prepared)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(batch.run(i, request)) for i, request in enumerate(prepared.requests)]
+            try:
+                yield batch
+            finally:
+                for task in tasks:
+                    task.cancel()
+    except ExceptionGroup as group_error:
+        raise group_error.exceptions[0] from None  # a caller's error, or the first of ours, as it was raised
 
 
 class Batch:

@@ -23,12 +23,12 @@ class Tokenizer:
     """Encodes plain text and rendered chats; says what bytes an id stands for.
 
     Decoding is by bytes and loses nothing: the bytes of a run of ids are the run of their bytes. Raises ValueError for a
-    tokenizer.json whose decoder is neither byte-level nor byte-fallback.
+    tokenizer.json that cannot be read, or whose decoder is neither byte-level nor byte-fallback.
     """
 
     def __init__(self, card: ModelCard):
         self._json = card.tokenizer_json
-        self._hf = HfTokenizer.from_str(card.tokenizer_json)
+        self._hf = _load(card.tokenizer_json)
         self._bos_id = self._hf.token_to_id(card.bos_token) if card.add_bos and card.bos_token else None
         self.special_ids = frozenset(card.special_ids)
         self._added = {i: str(token.content) for i, token in self._hf.get_added_tokens_decoder().items()}
@@ -86,7 +86,7 @@ class Tokenizer:
     @cached_property
     def _literal(self) -> HfTokenizer:
         """The same tokenizer, blind to control tokens."""
-        literal = HfTokenizer.from_str(self._json)
+        literal = _load(self._json)
         literal.encode_special_tokens = True
         return literal
 
@@ -98,6 +98,13 @@ class Tokenizer:
             return bytes(map(_BYTE_OF.__getitem__, name)) if all(c in _BYTE_OF for c in name) else name.encode()
         byte = BYTE_TOKEN.fullmatch(name)
         return bytes.fromhex(byte[1]) if byte else name.replace(SPACE, " ").encode()
+
+
+def _load(tokenizer_json: str) -> HfTokenizer:
+    try:
+        return HfTokenizer.from_str(tokenizer_json)
+    except Exception as error:  # the library raises nothing more specific
+        raise ValueError(f"tokenizer.json: {error}") from error
 
 
 def _is_byte_level(tokenizer_json: str) -> bool:
