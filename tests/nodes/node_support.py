@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from baton.cli.worker import Hooks, build
 from baton.cluster.config import WorkerConfig
@@ -15,7 +14,7 @@ from baton.engine.api import EngineEvent, Sampled
 from baton.engine.config import EngineConfig
 from baton.engine.core import EngineCore
 from baton.engine.loop import EngineLoop
-from baton.engine.weights import LoadedModel, load_model
+from baton.engine.weights import LoadedModel
 from baton.wire.link_client import Inbox, LinkDied, WorkerLink
 from baton.wire.link_server import LinkServer
 from baton.wire.servers import WorkerServer
@@ -24,7 +23,6 @@ from baton.wire.types import (
     End,
     Event,
     Fence,
-    FinishReason,
     Finished,
     LeaseId,
     Position,
@@ -44,11 +42,13 @@ TIMEOUTS = Timeouts(connect_s=10.0, heartbeat_s=0.2, heartbeat_misses=100, trans
 BLOCK_SIZE = 16
 
 
-def spec(prompt_len: int, max_tokens: int = 12, choices: tuple[int, ...] = (0,), first_id: int = 40, **params: float) -> RequestSpec:
-    """A request over printable ids; different `first_id`s share no prefix."""
+def spec(
+    prompt_len: int, max_tokens: int = 12, choices: tuple[int, ...] = (0,), first_id: int = 40, temperature: float = 0.0
+) -> RequestSpec:
+    """A request over printable ids that never ends early; different `first_id`s share no prefix."""
     ids = tuple(33 + (first_id * 7 + 11 * i) % 90 for i in range(prompt_len))
-    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, eos_ids=(257, 258), seed=7, **{"temperature": 0.0, **params})  # type: ignore[arg-type]
-    return RequestSpec(ids, sampling, choices)
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, ignore_eos=True, eos_ids=(257, 258), seed=7)
+    return RequestSpec(ids, params, choices)
 
 
 @dataclass
@@ -80,19 +80,19 @@ class Node:
 
 
 @asynccontextmanager
-async def node(model: LoadedModel, role: Role, hooks: Hooks | None = None, **settings: object) -> AsyncIterator[Node]:
+async def node(
+    model: LoadedModel, role: Role, hooks: Hooks | None = None, *, kv_blocks: int = 64, growth_reserve: int = 16
+) -> AsyncIterator[Node]:
     """A worker over `model`, linked; its baseline is checked at the end."""
     config = WorkerConfig(
-        **{  # type: ignore[arg-type]
-            "role": role,
-            "cluster_token": "token",
-            "kv_blocks": 64,
-            "block_size": BLOCK_SIZE,
-            "max_num_seqs": 8,
-            "threads": 1,
-            "timeouts": TIMEOUTS,
-            **settings,
-        }
+        role=role,
+        cluster_token="token",
+        kv_blocks=kv_blocks,
+        growth_reserve=growth_reserve,
+        block_size=BLOCK_SIZE,
+        max_num_seqs=8,
+        threads=1,
+        timeouts=TIMEOUTS,
     )
     server = WorkerServer(config.host, 0, config.cluster_token)
     async with build(config, hooks or Hooks(), model, server) as links:
@@ -208,7 +208,7 @@ async def _alone(model: LoadedModel, request: RequestSpec) -> dict[int, list[int
         for event in events:
             if isinstance(event, Sampled):
                 ids[event.choice].append(event.token.id)
-                if event.finish is FinishReason.LENGTH or event.finish is FinishReason.STOP:
+                if event.finish is not None:
                     going.discard(event.choice)
         if not going:
             done.set()
@@ -222,7 +222,3 @@ async def _alone(model: LoadedModel, request: RequestSpec) -> dict[int, list[int
     finally:
         await engine.stop()
     return ids
-
-
-def load(path: Path) -> LoadedModel:
-    return load_model(path)

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from dataclasses import replace
 
-import pytest
 from node_support import BLOCK_SIZE, Node, Script, alone, node, spec
 
-from baton.engine.weights import LoadedModel, load_model
+from baton.engine.weights import LoadedModel
 from baton.wire.types import Failed, Finished, HandedOff, Refused, Reserved, Role, Tokens
-from tests.support.checkpoints import random_llama
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    path: Path = random_llama(tmp_path_factory.mktemp("nodes") / "random")
-    return load_model(path)
-
-
-@pytest.fixture
-async def pair(model: LoadedModel) -> AsyncIterator[tuple[Node, Node]]:
-    async with node(model, Role.PREFILL) as prefill, node(model, Role.DECODE) as decode:
-        yield prefill, decode
 
 
 async def test_the_text_is_one_engines_text(model: LoadedModel, pair: tuple[Node, Node]) -> None:
@@ -50,11 +35,11 @@ async def test_only_what_decode_lacks_is_shipped(model: LoadedModel, pair: tuple
     assert [await second.run(*pair)] == expected
     assert first.seen[0] == Reserved(first.lease, 1, 0)
     assert second.seen[0] == Reserved(second.lease, 1, 4 * BLOCK_SIZE)
-    whole, rest = [await handed_off(script) for script in (first, second)]
+    whole, rest = shipped_bytes(first), shipped_bytes(second)
     assert 0 < rest < whole / 8
 
 
-async def handed_off(script: Script) -> int:
+def shipped_bytes(script: Script) -> int:
     """Bytes that prefill shipped, as it reports them."""
     done = next(event for event in script.seen if isinstance(event, HandedOff))
     assert done.spans is not None
@@ -125,18 +110,10 @@ async def test_an_end_in_mid_stream_gives_everything_back(model: LoadedModel, pa
     assert pair[1].link.load.generated_tokens_total < 2000
 
 
-async def test_a_deadline_ends_the_work_here(model: LoadedModel, pair: tuple[Node, Node]) -> None:
-    request = spec(BLOCK_SIZE, max_tokens=2000)
-    script = Script(request)
-    script.request = RequestSpec_with_deadline(request)
+async def test_a_deadline_ends_the_work_here(pair: tuple[Node, Node]) -> None:
+    script = Script(replace(spec(BLOCK_SIZE), deadline_s=0.05))
     await script.reserve(pair[1])
     failed = await script.until(Failed)
     assert isinstance(failed, Failed)
-    assert failed.reason == "deadline"
+    assert (failed.reason, failed.retryable) == ("deadline", False)
     script.end()
-
-
-def RequestSpec_with_deadline(request):  # noqa
-    from dataclasses import replace
-
-    return replace(request, deadline_s=0.05)
