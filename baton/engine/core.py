@@ -178,10 +178,13 @@ class EngineCore:
         if request is None or request.purpose is not Purpose.DECODE or request.trunk is None:
             raise ValueError(f"request {handle} is not reserved")
         trunk = request.trunk
-        if spec.prompt_ids != request.spec.prompt_ids or self.config.blocks_for(spec.total_len) > len(trunk.block_ids):
+        ids = [*spec.prompt_ids, *spec.output_ids]
+        if ids[: len(trunk.ids)] != trunk.ids or self.config.blocks_for(len(ids)) > len(trunk.block_ids):
             raise ValueError(
-                f"the reservation of request {handle} is not for this prompt and {len(spec.output_ids)} output ids"
+                f"the {len(trunk.block_ids)} blocks reserved by request {handle} are not for these {len(ids)} tokens"
             )
+        if not {token.choice for token in first} <= set(trunk.choices):
+            raise ValueError(f"request {handle} reserved for the choices {trunk.choices} only")
         self._check_spec(spec)
         request.spec = spec
         request.queued_at = time.monotonic()

@@ -74,7 +74,7 @@ class EngineLoop:
         self._loop = asyncio.get_running_loop()
         self._on_events = on_events
         self._thread.start()
-        await self._call(self._settle)
+        await self._call(self._pin)
 
     async def stop(self) -> None:
         """Ends the thread after the step in progress. Requests that are still here get no more events."""
@@ -129,7 +129,7 @@ class EngineLoop:
         self._commands.put(_Command(action, future))
         return future
 
-    def _settle_replies(self, replies: Many[_Reply]) -> None:
+    def _answer(self, replies: Many[_Reply]) -> None:
         for reply in replies:
             if reply.future.cancelled():
                 self._discard(reply.result)
@@ -158,7 +158,7 @@ class EngineLoop:
         replies = [command.run() for command in commands if command is not None]
         self._stats = self.core.stats()
         if replies:
-            self._loop.call_soon_threadsafe(self._settle_replies, replies)
+            self._loop.call_soon_threadsafe(self._answer, replies)
         if None in commands:
             return False
         if self.core.has_work:
@@ -186,9 +186,9 @@ class EngineLoop:
         self._publish(self.core.break_all(message))
         for command in iter(self._commands.get, None):
             reply = _Reply(command.future, error=EngineStopped(message))
-            self._loop.call_soon_threadsafe(self._settle_replies, [reply])
+            self._loop.call_soon_threadsafe(self._answer, [reply])
 
-    def _settle(self) -> None:
+    def _pin(self) -> None:
         """Pins this thread, and with it the threads that torch starts from it."""
         config = self.core.config
         if config.cpus:

@@ -7,6 +7,7 @@ from core_support import (
     GREEDY,
     FakeModel,
     assert_idle,
+    copy_kv,
     expected_greedy,
     finishes,
     generate,
@@ -105,7 +106,6 @@ def test_a_recovered_choice_goes_on_as_it_would_have() -> None:
 
 
 def test_activate_takes_more_output_ids_than_were_reserved() -> None:
-    tokens = expected_greedy(PROMPT, 16)
     source, target = make_core(), make_core()
     reservation = target.reserve(spec_of(PROMPT[:20]))
     fenced = spec_of(PROMPT[:20], output_ids=tuple(expected_greedy(PROMPT[:20], 2)))
@@ -113,8 +113,6 @@ def test_activate_takes_more_output_ids_than_were_reserved() -> None:
     prefilled = source.prefill(fenced)
     sampled = [event for event in run_until_idle(source) if isinstance(event, Sampled)]
     assert [(event.index, event.token.id) for event in sampled] == [(2, tokens[2])]
-    from core_support import copy_kv
-
     copy_kv(source, prefilled.block_ids, target, reservation.block_ids, reservation.num_cached, fenced.total_len)
     target.activate(reservation.handle, fenced, [FirstToken(0, sampled[0].token)])
     events = run_until_idle(target)
@@ -137,10 +135,11 @@ def test_activation_without_a_matching_reservation_is_refused() -> None:
     with pytest.raises(ValueError, match="not reserved"):
         core.activate(99, spec_of(PROMPT), first)
     handle = core.reserve(spec_of(PROMPT)).handle
-    with pytest.raises(ValueError, match="not for this prompt"):
-        core.activate(handle, spec_of(PROMPT[:-1]), first)
-    with pytest.raises(ValueError, match="not for this prompt"):
-        core.activate(handle, spec_of(PROMPT, output_ids=(1,) * 40), first)
+    for other in (spec_of(PROMPT[:-1]), spec_of((*PROMPT[:-1], 1)), spec_of(PROMPT, output_ids=(1,) * 40)):
+        with pytest.raises(ValueError, match="are not for these"):
+            core.activate(handle, other, first)
+    with pytest.raises(ValueError, match="choices"):
+        core.activate(handle, spec_of(PROMPT), [FirstToken(1, Token(1))])
     core.release(handle)
     assert_idle(core)
 
@@ -346,7 +345,7 @@ def test_what_would_fail_a_step_is_refused_at_the_door() -> None:
         spec_of(PROMPT, choices=(0, 1), output_ids=(1,)),
     ):
         for take in (core.prefill, core.generate, core.reserve):
-            with pytest.raises(ValueError):  # noqa: PT011
+            with pytest.raises(ValueError, match=r"token ids must|do not fit|single choice"):
                 take(spec)
     assert_idle(core)
 

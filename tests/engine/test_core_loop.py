@@ -256,6 +256,6 @@ async def test_stop_ends_the_thread_and_later_calls_are_refused() -> None:
 
 async def test_a_cpu_that_does_not_exist_is_an_error_at_start() -> None:
     engine = EngineLoop(make_core(cpus=(4000,)), CARD, IDENTITY)
-    with pytest.raises(OSError):  # noqa: PT011
+    with pytest.raises(OSError, match="Invalid argument"):
         await engine.start(lambda events: None)
     await engine.stop()
