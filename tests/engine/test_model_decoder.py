@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from baton.engine.models import Decoder
+from baton.engine.kernels.reference import ReferenceKernels
 from baton.engine.weights import load_model
+from baton.engine.weights.backend import AnyDecoder
 from tests.support.checkpoints import decode, encode, random_llama, random_model, scripted
 from tests.support.stepping import Piece, greedy, logits, new_pool, step
 
@@ -35,8 +36,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def load(path: Path) -> Decoder:
-    return load_model(path).model
+def load(path: Path) -> AnyDecoder:
+    return load_model(path, kernels=ReferenceKernels()).model
 
 
 def reference_logits(path: Path, ids: list[int]) -> torch.Tensor:
@@ -48,12 +49,12 @@ def reference_logits(path: Path, ids: list[int]) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+def llama(tmp_path_factory: pytest.TempPathFactory) -> AnyDecoder:
     return load(random_llama(tmp_path_factory.mktemp("llama")))
 
 
 @pytest.fixture(scope="module")
-def windowed(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> AnyDecoder:
     return load(random_model(tmp_path_factory.mktemp("mistral"), "mistral", sliding_window=32))
 
 
@@ -76,7 +77,7 @@ def test_transformers_own_saved_config_is_read(tmp_path: Path) -> None:
     assert load(tmp_path / "saved").spec == load(path).spec
 
 
-def test_literal_answers(llama: Decoder, tmp_path: Path) -> None:
+def test_literal_answers(llama: AnyDecoder, tmp_path: Path) -> None:
     assert decode(greedy(llama, encode("The quick brown fox"), 24)) == "k/b!Y5RPL)x>&8*fYdLf)doJ"
     assert decode(greedy(llama, encode("x" * 15), 24)) == "))))fM]io>bWQO6')V;)&o>{"
     script = load(scripted(tmp_path))
@@ -85,7 +86,7 @@ def test_literal_answers(llama: Decoder, tmp_path: Path) -> None:
     assert greedy(script, encode("%"), 1) == [258]
 
 
-def test_a_window_shows_on_a_long_prompt_only(llama: Decoder, tmp_path: Path) -> None:
+def test_a_window_shows_on_a_long_prompt_only(llama: AnyDecoder, tmp_path: Path) -> None:
     """C541: beyond the window the texts differ, within it they are the same."""
     open_model = load(random_model(tmp_path / "null", "mistral", sliding_window=None))
     windowed = load(random_model(tmp_path / "32", "mistral", sliding_window=32))
@@ -124,7 +125,7 @@ def test_a_mixed_step_gives_each_sequence_its_own_logits(name: str, request: pyt
         torch.testing.assert_close(ours, alone, atol=1e-4, rtol=1e-4)
 
 
-def test_a_step_without_logits_still_writes_the_pool(llama: Decoder) -> None:
+def test_a_step_without_logits_still_writes_the_pool(llama: AnyDecoder) -> None:
     pool = new_pool(llama, 2)
     step(llama, pool, Piece([1, 0], 0, PROMPT[:20]))
     written = pool[1].isnan().logical_not().all(), pool[0, :, :, :4].isnan().logical_not().all()
@@ -132,7 +133,7 @@ def test_a_step_without_logits_still_writes_the_pool(llama: Decoder) -> None:
     assert pool[0, :, :, 4:].isnan().all()
 
 
-def test_a_bfloat16_pool_is_served_near_the_float32_one(llama: Decoder) -> None:
+def test_a_bfloat16_pool_is_served_near_the_float32_one(llama: AnyDecoder) -> None:
     exact = logits(llama, PROMPT[:40])
     blocks = [2, 1, 0]
     pool = new_pool(llama, 3).to(torch.bfloat16)

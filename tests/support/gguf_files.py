@@ -80,10 +80,9 @@ def _permuted(name: str, tensor: np.ndarray, config: dict[str, Any]) -> np.ndarr
 
 def _write_tensor(writer: gguf.GGUFWriter, name: str, tensor: np.ndarray, kind: str) -> None:
     stem, suffix = name.rsplit(".", 1)
-    if stem in _WHOLE:
-        stem = _WHOLE[stem]
-    else:
+    if stem.startswith("model.layers."):
         _, _, layer, part = stem.split(".", 3)
         stem = f"blk.{layer}.{_PARTS[part]}"
+    stem = _WHOLE.get(stem, stem)
     stored = gguf.GGMLQuantizationType[kind if tensor.ndim == 2 else "F32"]
     writer.add_tensor(f"{stem}.{suffix}", gguf.quantize(tensor, stored), raw_dtype=stored)

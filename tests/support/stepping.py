@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from baton.engine.kernels.interface import StepBatch
-from baton.engine.models import Decoder
+from baton.engine.weights.backend import AnyDecoder
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Piece:
     ids: Sequence[int]
 
 
-def new_pool(model: Decoder, num_blocks: int, block_size: int = 16) -> torch.Tensor:
+def new_pool(model: AnyDecoder, num_blocks: int, block_size: int = 16) -> torch.Tensor:
     """Filled with what must never be read."""
     spec = model.spec
     return torch.full((num_blocks, spec.num_layers, 2, block_size, spec.num_kv_heads, spec.head_dim), torch.nan)
 
 
-def step(model: Decoder, pool: torch.Tensor, *pieces: Piece) -> list[torch.Tensor]:
+def step(model: AnyDecoder, pool: torch.Tensor, *pieces: Piece) -> list[torch.Tensor]:
     """Logits of every row, piece by piece."""
     block_size = pool.shape[3]
     positions = [torch.arange(piece.start, piece.start + len(piece.ids)) for piece in pieces]
@@ -48,7 +48,7 @@ def step(model: Decoder, pool: torch.Tensor, *pieces: Piece) -> list[torch.Tenso
     return list(model.forward(batch, pool).split(lengths))
 
 
-def logits(model: Decoder, ids: Sequence[int], chunk: int | None = None, block_size: int = 16) -> torch.Tensor:
+def logits(model: AnyDecoder, ids: Sequence[int], chunk: int | None = None, block_size: int = 16) -> torch.Tensor:
     """Logits of every position, computed in chunks of `chunk` tokens."""
     blocks = list(reversed(range(-(-len(ids) // block_size))))
     pool = new_pool(model, len(blocks), block_size)
@@ -57,7 +57,7 @@ def logits(model: Decoder, ids: Sequence[int], chunk: int | None = None, block_s
     return torch.cat([step(model, pool, Piece(blocks, start, ids[start : start + chunk]))[0] for start in starts])
 
 
-def greedy(model: Decoder, ids: Sequence[int], num_tokens: int) -> list[int]:
+def greedy(model: AnyDecoder, ids: Sequence[int], num_tokens: int) -> list[int]:
     """The most likely tokens after `ids`, one decode step each."""
     blocks = list(reversed(range(-(-(len(ids) + num_tokens) // 16))))
     pool = new_pool(model, len(blocks))

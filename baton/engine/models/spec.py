@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from baton.engine.errors import UnsupportedModel
-
 
 @dataclass(frozen=True, slots=True)
 class Rope:
@@ -45,14 +43,6 @@ class ModelSpec:
     mlp_bias: bool = False
     qk_norm: bool = False
 
-    def __post_init__(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            raise UnsupportedModel(f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads evenly")
-        if self.head_dim % 2:
-            raise UnsupportedModel(f"head_dim {self.head_dim} is odd: rotary positions turn pairs")
-        if len(self.windows) != self.num_layers:
-            raise UnsupportedModel(f"{len(self.windows)} attention windows are named for {self.num_layers} layers")
-
     @property
     def query_size(self) -> int:
         return self.num_heads * self.head_dim
@@ -60,6 +50,16 @@ class ModelSpec:
     @property
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
+
+    def problem(self) -> str | None:
+        """Why no decoder can be built to this, or None."""
+        if self.num_heads % self.num_kv_heads:
+            return f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads evenly"
+        if self.head_dim % 2:
+            return f"head_dim {self.head_dim} is odd, and rotary positions turn pairs"
+        if len(self.windows) != self.num_layers:
+            return f"attention windows are named for {len(self.windows)} of {self.num_layers} layers"
+        return None
 
     def describe(self) -> str:
         """All that shapes the arithmetic apart from rope, in one line: two models that differ here must not share KV."""

@@ -116,7 +116,7 @@ def _read_spec(fields: Fields, tensors: dict[str, Stored]) -> ModelSpec:
         num_kv_heads=fields.integer(f"{family}.attention.head_count_kv", num_heads),
         head_dim=head_dim,
         ffn=fields.integer(f"{family}.feed_forward_length"),
-        norm_eps=fields.number(f"{family}.attention.layer_norm_rms_epsilon"),
+        norm_eps=_decimal(fields.number(f"{family}.attention.layer_norm_rms_epsilon")),
         rope=_rope(fields, family, tensors),
         windows=(fields.integer(window) if fields.has(window) else None,) * num_layers,
         tied="lm_head.weight" not in tensors,
@@ -136,12 +136,17 @@ def _refuse_extras(fields: Fields, family: str, head_dim: int) -> None:
 
 
 def _rope(fields: Fields, family: str, tensors: dict[str, Stored]) -> Rope:
-    theta = fields.number(f"{family}.rope.freq_base", 10000.0)
+    theta = _decimal(fields.number(f"{family}.rope.freq_base", 10000.0))
     if "rope_freqs.weight" in tensors:
         raise UnsupportedModel(f"{fields.where}: rope type 'llama3' (tensor rope_freqs.weight) is not served")
     kind = fields.text(f"{family}.rope.scaling.type", "none")
     if kind == "none":
         return Rope(theta)
     if kind == "linear":
-        return Rope(theta, fields.number(f"{family}.rope.scaling.factor"))
+        return Rope(theta, _decimal(fields.number(f"{family}.rope.scaling.factor")))
     raise UnsupportedModel(f"{fields.where}: rope type {kind!r} is not served; served are none, linear")
+
+
+def _decimal(stored: float) -> float:
+    """The decimal that a float32 was written from: 1e-06 where the file has 9.99999997e-07."""
+    return float(str(np.float32(stored)))

@@ -76,7 +76,8 @@ class HfCheckpoint:
         """Which shard holds which tensor, without those that say nothing new (a tied head, tables that rope computes)."""
         owner: dict[str, Path] = {}
         for path, shard in self._shards.items():
-            for name in shard.keys():  # noqa: SIM118 - not a dict
+            names: list[str] = shard.keys()
+            for name in names:
                 if name in owner:
                     raise CorruptModel(f"{path}: tensor {name} is in {owner[name].name} too")
                 if not (name.endswith("rotary_emb.inv_freq") or (self.spec.tied and name == "lm_head.weight")):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from baton.engine.errors import CorruptModel, ModelError, ModelNotFound
+from baton.engine.errors import CorruptModel, ModelError, ModelNotFound, UnsupportedModel
 from baton.engine.kernels.interface import Kernels
 from baton.engine.models import ModelSpec
 from baton.engine.weights.backend import AnyDecoder, decoder_for
@@ -40,7 +40,7 @@ def load_model(
     Raises ModelError naming the file and the field, tensor or kind that is wrong or not served.
     """
     checkpoint = _open(Path(path))
-    spec = _limited(checkpoint.spec, max_model_len)
+    spec = _served_spec(checkpoint, max_model_len)
     text = _checked(checkpoint, checkpoint.text)
     tensors = CheckedTensors(checkpoint, progress)
     decoder = decoder_for(spec, tensors, dtype, kernels, "Q" in checkpoint.quantisation)
@@ -57,11 +57,14 @@ def _open(path: Path) -> Checkpoint:
     raise ModelNotFound(f"{path}: neither a directory with config.json nor a .gguf file")
 
 
-def _limited(spec: ModelSpec, max_model_len: int | None) -> ModelSpec:
+def _served_spec(checkpoint: Checkpoint, max_model_len: int | None) -> ModelSpec:
+    spec = checkpoint.spec
+    if problem := spec.problem():
+        raise UnsupportedModel(f"{checkpoint.where}: {problem}")
     if max_model_len is None:
         return spec
     if not 1 <= max_model_len <= spec.max_model_len:
-        raise ModelError(f"max_model_len {max_model_len} is not within 1 and the model's own {spec.max_model_len}")
+        raise ModelError(f"max_model_len {max_model_len} is not between 1 and the model's own {spec.max_model_len}")
     return replace(spec, max_model_len=max_model_len)
 
 
