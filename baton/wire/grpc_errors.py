@@ -38,7 +38,7 @@ def error_of(code: grpc.StatusCode, text: str, trailing: Iterable[tuple[str, str
 def _kind(code: grpc.StatusCode, detail: str | None) -> type[BatonError]:
     """The class with this status and code; without such a code the least specific one with this status."""
     kinds = [kind for kind, status in STATUS if status.grpc == code.name and kind not in (BatonError, TransferError)]
-    named = [kind for kind in kinds if kind.code == detail]
+    named = [kind for general in kinds for kind in (general, *general.__subclasses__()) if kind.code == detail]
     return (named or kinds[::-1] or [Internal])[0]
 
 
