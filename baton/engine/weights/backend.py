@@ -43,7 +43,7 @@ def decoder_for(spec: ModelSpec, tensors: TensorSource, dtype: str, kernels: Ker
         raise UnsupportedModel(f"dtype {dtype!r} is not served; served are {', '.join(RECIPES)}")
     if dtype == "int8" and not quantised:
         raise UnsupportedModel(
-            "dtype int8 multiplies the file's own 4- or 8-bit groups, and this checkpoint has none: use float32"
+            "dtype int8 needs the 4- or 8-bit groups of a quantised file, and this one has none: use float32"
         )
     try:
         return NativeDecoder(spec, tensors, dtype)
