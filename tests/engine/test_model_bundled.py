@@ -1,7 +1,7 @@
 """The bundled model against what transformers makes of the same file.
 
 The expected ids and logits were got once, from transformers 5.24 with torch 2.13 on a CPU (half a minute to load):
-`AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)`, then `generate` without sampling or end token.
+`AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)`, `generate` without sampling or end token.
 """
 
 from __future__ import annotations
