@@ -130,7 +130,8 @@ class Engine(Protocol):
 
     Whoever awaits `prefill`, `generate` or `reserve` directly (not through another task) runs before the first event of that
     handle is delivered. If the await is cancelled, the engine releases the request itself. Besides NoRoom, these raise
-    ValueError for ids or lengths that the model cannot take. Every call but `release` raises EngineStopped once the engine is gone.
+    ValueError for ids or lengths that the model cannot take. Once the engine is gone, every call but `release` raises
+    EngineStopped.
     """
 
     card: ModelCard
