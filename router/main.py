@@ -20,6 +20,7 @@ from baton.cluster.status import READY, report
 from baton.wire.types import Endpoint, Role
 from router.grpc_door import serve_grpc
 from router.http.app import create_app
+from router.http.protocol import HttpProtocol
 from router.service import RouterService, dialler
 from router.validate import Validator
 
@@ -103,6 +104,7 @@ class Door(uvicorn.Server):
 def _http(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=HttpProtocol,
         loop="none",
         lifespan="off",
         ws="none",

@@ -8,7 +8,7 @@ from functools import cached_property
 import orjson
 from tokenizers import Tokenizer as HfTokenizer
 
-from baton.wire.errors import InvalidRequest
+from baton.wire.errors import ContextOverflow, InvalidRequest
 from baton.wire.types import ModelCard
 from router.request import Alternative, TokenText
 
@@ -33,13 +33,15 @@ class Tokenizer:
         self.special_ids = frozenset(card.special_ids)
         self._added = {i: str(token.content) for i, token in self._hf.get_added_tokens_decoder().items()}
         self._byte_level = _is_byte_level(card.tokenizer_json)
+        self._max_model_len = card.max_model_len
+        self._longest = max(map(len, self._hf.get_vocab(with_added_tokens=True)))
         self._texts: dict[int, TokenText] = {}
         names = sorted(filter(None, map(self._hf.id_to_token, card.special_ids)), key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, with one BOS in front if the model wants one. A control token's name stands for the token."""
-        ids = self._ids(text)
+        ids = self._ids(text, "prompt")
         if self._bos_id is not None and ids[:1] != [self._bos_id]:
             ids.insert(0, self._bos_id)
         return ids
@@ -47,7 +49,7 @@ class Tokenizer:
     def encode_chat(self, rendered: str, mark: str | None = None) -> list[int]:
         """Ids of a rendered chat, which wrote its own BOS. What stands between two `mark`s is text, whatever it names."""
         if mark is None:
-            return self._ids(rendered)
+            return self._ids(rendered, "messages")
         ids: list[int] = []
         for i, part in enumerate(rendered.split(mark)):
             ids += (self._literal if i % 2 else self._hf).encode(part, add_special_tokens=False).ids
@@ -80,8 +82,19 @@ class Tokenizer:
         named = ((self.token(token_id), logprob) for token_id, logprob in top)
         return tuple(Alternative(token.id, token.text, token.bytes, logprob) for token, logprob in named)
 
-    def _ids(self, text: str) -> list[int]:
+    def _ids(self, text: str, param: str) -> list[int]:
+        self._check_len(text, param)
         return list(self._hf.encode(text, add_special_tokens=False).ids)
+
+    def _check_len(self, text: str, param: str) -> None:
+        """Refuses text so long that its tokens need no counting: encoding megabytes takes seconds. A normaliser may shorten
+        text, so this holds for tokenizers without one."""
+        if not self._byte_level or self._hf.normalizer is not None:
+            return
+        least = len(text) // self._longest
+        if least >= self._max_model_len:
+            known = f"This model's maximum context length is {self._max_model_len} tokens"
+            raise ContextOverflow(f"{known}, but the prompt has at least {least}; shorten it.", param=param)
 
     @cached_property
     def _literal(self) -> HfTokenizer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -62,8 +61,3 @@ class HttpProtocol(HttpToolsProtocol):
         head = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
         self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
-
-
-def uvicorn_options() -> dict[str, Any]:
-    """What the HTTP door needs of uvicorn.Config."""
-    return {"http": HttpProtocol, "ws": "none", "proxy_headers": False, "server_header": False, "timeout_keep_alive": 5}

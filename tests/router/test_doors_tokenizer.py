@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as HfTokenizer
 
-from baton.wire.errors import InvalidRequest
+from baton.wire.errors import ContextOverflow, InvalidRequest
 from router.messages import fence, read_messages
 from router.template import ChatTemplate
 from router.tokenizer import NONCHARACTERS, Tokenizer
@@ -78,6 +78,14 @@ def test_an_unknown_decoder_is_refused_by_name() -> None:
     hf.decoder = decoders.WordPiece()
     with pytest.raises(ValueError, match="WordPiece"):
         Tokenizer(scripted_card(tokenizer_json=hf.to_str()))
+
+
+def test_megabytes_are_refused_before_they_are_encoded() -> None:
+    with pytest.raises(ContextOverflow, match=r"4096 tokens, but the prompt has at least 3\d{5}") as error:
+        TOKENIZER.encode("x" * (4 << 20))
+    assert error.value.param == "prompt"
+    with pytest.raises(ContextOverflow):
+        TOKENIZER.encode_chat("x" * (4 << 20))
 
 
 def test_an_id_that_no_token_has_says_nothing() -> None:

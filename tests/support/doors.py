@@ -17,7 +17,7 @@ from baton.cluster.config import Limits, RouterConfig
 from baton.wire.errors import BatonError
 from baton.wire.types import ModelCard, Token
 from router.http.app import create_app
-from router.http.protocol import uvicorn_options
+from router.http.protocol import HttpProtocol
 from router.request import GenerateRequest, Pieces, TextMaker, TimelineView, Usage
 
 SPECIAL = ["<s>", "</s>", "<|eot|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>"]
@@ -160,7 +160,7 @@ class FakeService:
 async def serve_http(service: FakeService, **limits: int) -> AsyncIterator[str]:
     """The HTTP door behind a real server on a free port; yields its base URL."""
     app = create_app(service, RouterConfig(limits=Limits(**limits)))
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning", **uvicorn_options()))
+    server = uvicorn.Server(uvicorn.Config(app, http=HttpProtocol, ws="none", lifespan="off", log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server.serve([listener]))
         try:
