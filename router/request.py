@@ -11,7 +11,6 @@ from baton.wire.inference import TimelineView, Usage
 from baton.wire.types import FinishReason, ModelCard, SamplingParams, Token
 
 __all__ = [
-    "AcceptedToken",
     "Alternative",
     "GenerateRequest",
     "Generation",
@@ -44,15 +43,6 @@ class GenerateRequest:
     seeded: bool = False
     tenant: str = ""
     deadline_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptedToken:
-    """The router took output token `index` of `choice`: from now on it is fixed."""
-
-    choice: int
-    index: int
-    token: Token
 
 
 @dataclass(frozen=True, slots=True)
