@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -45,7 +46,7 @@ class RunningGeneration:
         self, plant: Plant, request: GenerateRequest, make_text: Callable[[int], TextMaker], ticket: Ticket, buffer_bytes: int
     ) -> None:
         self._plant, self._request, self._ticket = plant, request, ticket
-        self._timeline = Timeline(asyncio.get_running_loop().time)
+        self._timeline = Timeline(time.monotonic)
         self._buffer = PieceBuffer(buffer_bytes, on_cut=self._cut)
         self._output = Output(request, make_text, self._timeline, plant.metrics, self._buffer)
         self._task = asyncio.create_task(self._run(), name=f"request {request.request_id}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
@@ -28,7 +29,7 @@ class RouterService:
         self._buffer_bytes = config.limits.stream_buffer_bytes
         self._metrics = RouterMetrics()
         self._pool = WorkerPool(dial, config.served_model_name)
-        placer = Placer(self._pool, _now)
+        placer = Placer(self._pool, time.monotonic)
         self._admission = Admission(placer, config.queue_limit, config.timeouts.replace_s)
         self._plant = Plant(self._pool, placer, self._admission, self._metrics, config.timeouts.reserve_s)
         self._pool.on_restart = placer.forget
@@ -88,6 +89,3 @@ def dialler(config: RouterConfig) -> Dial:
     incarnation = os.urandom(16)
     return lambda address, on_change: WorkerLink(address, incarnation, config.cluster_token, config.timeouts, on_change)
 
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
