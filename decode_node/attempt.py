@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from baton.engine.api import Broken, Engine, EngineEvent, Evicted, Handle, NoRoom, Reservation, Sampled, Started
+from baton.engine.api import Broken, Engine, EngineEvent, EngineStopped, Evicted, Handle, NoRoom, Reservation, Sampled, Started
 from baton.engine.hold import hold
 from baton.wire.records import LeaseRecord
 from baton.wire.types import (
@@ -67,7 +67,8 @@ class DecodeAttempt:
         self._spec = command.spec
         self._follow = follow
         self._reservation: Reservation | None = None
-        self._commit: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+        self._commit: Commit | None = None
+        self._arrived = asyncio.Event()
         self._live = set(command.spec.choices)
         self._stops: asyncio.Queue[int | None] = asyncio.Queue()
         self._broken: str | None = None
@@ -86,6 +87,8 @@ class DecodeAttempt:
             self._tell(Refused(self._lease, self._record.epoch, full.reason, str(full)))
         except TimeoutError:
             self._fail("deadline", "the request's deadline passed at decode")
+        except EngineStopped as error:
+            self._fail("engine_stopped", str(error), retryable=True)
         except (EngineFailure, ValueError) as error:
             self._fail("engine", str(error))
         except Exception as error:  # the edge of a request: it alone fails
@@ -96,8 +99,8 @@ class DecodeAttempt:
         async with self._receiving(reservation):
             self._follow(reservation.handle, self)
             self._tell(Reserved(self._lease, self._record.epoch, reservation.num_cached))
-            commit = await self._commit
-            await self._engine.activate(reservation.handle, self._spec, self._going_on(commit.first))
+            await self._arrived.wait()
+            await self._engine.activate(reservation.handle, self._spec, self._going_on())
             await self._until_over(reservation.handle)
 
     @asynccontextmanager
@@ -141,9 +144,8 @@ class DecodeAttempt:
             self._tell(verdict)
 
     async def _arbitrate(self, command: Fence) -> Fenced | Committed | Gone | None:
-        if self._commit.done():
-            commit = self._commit.result()
-            return Committed(self._lease, commit.epoch, commit.index, commit.first)
+        if self._commit is not None:
+            return Committed(self._lease, self._commit.epoch, self._commit.index, self._commit.first)
         reservation, total_len = self._reservation, len(self._spec.prompt_ids) + len(command.output_ids)
         block_size = self._engine.store.layout.block_size
         if reservation is None or total_len > len(reservation.block_ids) * block_size:
@@ -164,15 +166,17 @@ class DecodeAttempt:
 
     def _committed(self, commit: Commit) -> None:
         """The blocks are live. The first tokens are told again: this may be the only copy that reaches the router."""
-        self._commit.set_result(commit)
+        self._commit = commit
+        self._arrived.set()
         for first in commit.first:
             if not self.ended:
                 self._record.output(first.choice, commit.index, first.token)
             if first.finish is not None:
                 self._finished(first.choice, first.finish, commit.index + 1)
 
-    def _going_on(self, first: tuple[FirstToken, ...]) -> list[FirstToken]:
-        """A choice that the router ended meanwhile has ended for the engine too."""
+    def _going_on(self) -> list[FirstToken]:
+        """The commit's first tokens; a choice that the router ended meanwhile has ended for the engine too."""
+        first = self._commit.first if self._commit is not None else ()
         return [one if one.choice in self._live else replace(one, finish=one.finish or FinishReason.STOP) for one in first]
 
     # --- what the engine says ------------------------------------------------------------------------------------
@@ -218,8 +222,8 @@ class DecodeAttempt:
 
     # --- what the router hears -----------------------------------------------------------------------------------
 
-    def _fail(self, reason: str, message: str) -> None:
-        self._tell(Failed(self._lease, self._record.epoch, reason, message, retryable=False))
+    def _fail(self, reason: str, message: str, *, retryable: bool = False) -> None:
+        self._tell(Failed(self._lease, self._record.epoch, reason, message, retryable))
 
     def _tell(self, event: Event) -> None:
         if not self.ended:

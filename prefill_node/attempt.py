@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from baton.engine.api import Broken, Computed, Engine, EngineEvent, Handle, NoRoom, Reservation, Sampled, Started
+from baton.engine.api import Broken, Computed, Engine, EngineEvent, EngineStopped, Handle, NoRoom, Reservation, Sampled, Started
 from baton.engine.hold import hold
 from baton.wire.errors import TransferError
 from baton.wire.records import LeaseRecord
@@ -66,6 +66,8 @@ class PrefillAttempt:
             self._fail(error.reason, error.message)
         except TimeoutError:
             self._fail("deadline", "the request's deadline passed at prefill", retryable=False)
+        except EngineStopped as error:
+            self._fail("engine_stopped", str(error))
         except (EngineFailure, ValueError) as error:
             self._fail("engine", str(error), retryable=False)
         except Exception as error:  # the edge of a request: it alone fails

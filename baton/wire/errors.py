@@ -1,18 +1,18 @@
 """The errors that cross a door, and the one table from them to gRPC status and HTTP.
 
-    BatonError
-    ├── InvalidRequest          the client's fault; `param` names the field
-    │   ├── ContextOverflow     prompt (+ max_tokens) over the context
-    │   └── UnknownModel
-    ├── Unauthenticated, PermissionDenied
-    ├── Overloaded              try later; `retry_after_s`
-    │   └── QueueFull
-    ├── Unavailable             no worker, or attempts exhausted; `retry_after_s`
-    ├── DeadlineExceeded        the request's deadline passed
-    ├── Cancelled               the client left
-    ├── PairingRefused          two workers (or a worker and a router) that cannot work together; names field and values
-    ├── TransferError           KV stale, foreign, torn or mislabelled; `reason` is counted
-    └── Internal                our own fault
+BatonError
+├── InvalidRequest          the client's fault; `param` names the field
+│   ├── ContextOverflow     prompt (+ max_tokens) over the context
+│   └── UnknownModel
+├── Unauthenticated, PermissionDenied
+├── Overloaded              try later; `retry_after_s`
+│   └── QueueFull
+├── Unavailable             no worker, or attempts exhausted; `retry_after_s`
+├── DeadlineExceeded        the request's deadline passed
+├── Cancelled               the client left
+├── PairingRefused          two workers (or a worker and a router) that cannot work together; names field and values
+├── TransferError           KV stale, foreign, torn or mislabelled; `reason` is counted
+└── Internal                our own fault
 """
 
 from __future__ import annotations

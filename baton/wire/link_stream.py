@@ -57,6 +57,8 @@ class Stream:
             await self._read(receive)
         except grpc.aio.AioRpcError as error:
             raise LinkBroken(error.details() or error.code().name) from error
+        except ValueError as error:
+            raise LinkBroken(f"the worker said what is not understood here: {error}") from error
         finally:
             writer.cancel()
             await asyncio.wait([writer])
@@ -99,6 +101,8 @@ async def _exchange(call: _Call, hello: RouterHello, connect_s: float) -> Worker
             raise _refusal(await call.code(), await call.details())
     except TimeoutError as error:
         raise LinkBroken(f"no connection within {connect_s:g} s") from error
+    except ValueError as error:
+        raise PairingRefused(f"the worker says of itself what is not understood here: {error}") from error
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
         raise _refusal(await call.code(), await call.details()) from error
 

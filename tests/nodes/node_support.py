@@ -16,7 +16,6 @@ from baton.engine.core import EngineCore
 from baton.engine.loop import EngineLoop
 from baton.engine.weights import LoadedModel
 from baton.wire.link_client import Inbox, LinkDied, WorkerLink
-from baton.wire.link_server import LinkServer
 from baton.wire.servers import WorkerServer
 from baton.wire.types import (
     DecodeTarget,
@@ -24,6 +23,7 @@ from baton.wire.types import (
     Event,
     Fence,
     Finished,
+    HandedOff,
     LeaseId,
     Position,
     RequestSpec,
@@ -37,6 +37,7 @@ from baton.wire.types import (
     Tokens,
 )
 
+TOKEN = "a cluster token"
 LIMIT_S = 60.0
 TIMEOUTS = Timeouts(connect_s=10.0, heartbeat_s=0.2, heartbeat_misses=100, transfer_stall_s=20.0)
 BLOCK_SIZE = 16
@@ -53,10 +54,9 @@ def spec(
 
 @dataclass
 class Node:
-    """A worker as its router sees it, and the link server behind it."""
+    """A worker as its router sees it."""
 
     link: WorkerLink
-    links: LinkServer
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -86,7 +86,7 @@ async def node(
     """A worker over `model`, linked; its baseline is checked at the end."""
     config = WorkerConfig(
         role=role,
-        cluster_token="token",
+        cluster_token=TOKEN,
         kv_blocks=kv_blocks,
         growth_reserve=growth_reserve,
         block_size=BLOCK_SIZE,
@@ -95,18 +95,24 @@ async def node(
         timeouts=TIMEOUTS,
     )
     server = WorkerServer(config.host, 0, config.cluster_token)
-    async with build(config, hooks or Hooks(), model, server) as links:
-        changed = asyncio.Event()
-        link = WorkerLink(server.address, os.urandom(16), "token", config.timeouts, lambda _: changed.set())
-        running = asyncio.create_task(link.run())
-        worker = Node(link, links, changed)
-        try:
-            await worker.until(lambda: link.up)
-            yield worker
-            await worker.idle()
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
+    async with build(config, hooks or Hooks(), model, server), linked(server.address) as worker:
+        yield worker
+        await worker.idle()
+
+
+@asynccontextmanager
+async def linked(address: str) -> AsyncIterator[Node]:
+    """A router's link to the worker at `address`, up."""
+    changed = asyncio.Event()
+    link = WorkerLink(address, os.urandom(16), TOKEN, TIMEOUTS, lambda _: changed.set())
+    running = asyncio.create_task(link.run())
+    worker = Node(link, changed)
+    try:
+        await worker.until(lambda: link.up)
+        yield worker
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
 
 
 class Script:
@@ -175,14 +181,17 @@ class Script:
         return {choice: self.ids(choice) for choice in self.request.choices}
 
     async def finish(self) -> None:
-        """Takes events until every choice has ended and none of its tokens is missing; then ends the lease."""
-        while not all(choice in self.finished and self._is_whole(choice) for choice in self.request.choices):
+        """Takes events until prefill is done and every choice has ended with all its tokens; then ends the lease."""
+        while not (self._is_handed_off() and all(map(self._is_whole, self.request.choices))):
             event = await self.get()
             assert not isinstance(event, LinkDied), event
         self.end()
 
     def _is_whole(self, choice: int) -> bool:
-        return len(self.tokens[choice]) + len(self.request.output_ids) >= self.finished[choice].num_tokens
+        return choice in self.finished and self.finished[choice].num_tokens == max(self.tokens[choice], default=-1) + 1
+
+    def _is_handed_off(self) -> bool:
+        return any(isinstance(event, HandedOff) for event in self.seen)
 
     def end(self) -> None:
         for worker in self._nodes:
