@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import importlib.util
+import json
+import shlex
 import sys
 
 from baton.cli.options import Given
@@ -49,18 +51,36 @@ async def _live(cluster: LocalCluster) -> None:
     await cluster.keep()
 
 
+QUESTION = "What is the capital of France?"
+SHELL_SPECIAL = frozenset('"$`\\!')
+
+
 def usage(doors: Doors) -> str:
     """What to do now, as lines that work when pasted."""
     url = f"http://{doors.http}"
-    body = """{"messages": [{"role": "user", "content": "What is the capital of France?"}]}"""
-    code = (
-        f"from openai import OpenAI; print(OpenAI(base_url='{url}/v1', api_key='none').chat.completions.create("
-        "model='', messages=[{'role': 'user', 'content': 'What is the capital of France?'}]).choices[0].message.content)"
-    )
+    message = {"role": "user", "content": QUESTION}
+    body = json.dumps({"model": doors.model, "messages": [message], "temperature": 0, "stream": True})
     return f"""
-Baton is ready: OpenAI-compatible HTTP at {url}/v1, gRPC at {doors.grpc}. Ctrl-C stops it.
+Baton serves {doors.model}: OpenAI-compatible HTTP at {url}/v1, gRPC at {doors.grpc}. Ctrl-C stops it.
 
-  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'
+  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}
 
-  {sys.executable if os.path.isabs(sys.executable) else "python3"} -c "{code}"
+  {shlex.quote(sys.executable)} -c {_quoted(_python(url, doors.model))}
 """
+
+
+def _python(url: str, model: str) -> str:
+    """One line of Python: with OpenAI's client where it is installed, else with what every Python has."""
+    messages = f"[dict(role='user', content={QUESTION!r})]"
+    if importlib.util.find_spec("openai"):
+        client = f"from openai import OpenAI; chat = OpenAI(base_url={url + '/v1'!r}, api_key='none').chat"
+        answer = f"chat.completions.create(model={model!r}, messages={messages}, temperature=0)"
+        return f"{client}; print({answer}.choices[0].message.content)"
+    body = f"json.dumps(dict(model={model!r}, messages={messages}, temperature=0)).encode()"
+    request = f"r.Request({url + '/v1/chat/completions'!r}, {body}, {{'Content-Type': 'application/json'}})"
+    return f"import json, urllib.request as r; print(json.load(r.urlopen({request}))['choices'][0]['message']['content'])"
+
+
+def _quoted(code: str) -> str:
+    """For a shell: in double quotes if that is safe, since the code has single ones."""
+    return shlex.quote(code) if SHELL_SPECIAL & set(code) else f'"{code}"'

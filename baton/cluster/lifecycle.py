@@ -50,6 +50,7 @@ def run(main: Callable[[Shutdown], Awaitable[None]], *, log_level: LogLevel = "i
     `main` starts, waits for `shutdown`, drains and returns. The second signal cancels it: its `finally`s still run.
     """
     logging.basicConfig(level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("grpc").setLevel("INFO")  # its debug lines tell nothing and drown ours
     try:
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(_until_stopped(main))

@@ -24,10 +24,11 @@ ROUTER = "router.main"
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Where clients reach the cluster, as host:port."""
+    """Where clients reach the cluster, as host:port, and the model that they find there."""
 
     http: str
     grpc: str
+    model: str
 
 
 class LocalCluster:
@@ -49,7 +50,7 @@ class LocalCluster:
         config = self._config.router(tuple(str(status["address"]) for status in ready))
         self._router = self._keeper("router", ROUTER, config)
         status = await self._router.start()
-        return Doors(http=str(status["address"]), grpc=str(status["grpc_address"]))
+        return Doors(http=str(status["address"]), grpc=str(status["grpc_address"]), model=str(ready[0]["model"]))
 
     async def keep(self) -> None:
         """After `start`: restarts what dies. Runs until cancelled."""

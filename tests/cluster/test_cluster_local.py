@@ -51,7 +51,9 @@ class FakeLauncher:
             self.refuse.pop(role)(child, on_status, on_line)
         else:
             on_status({"status": "loading", "bytes": 1, "total": 2})
-            on_status({"status": "ready", "address": f"127.0.0.1:{100 + child.pid}", "grpc_address": "127.0.0.1:99"})
+            on_status(
+                {"status": "ready", "address": f"127.0.0.1:{100 + child.pid}", "grpc_address": "127.0.0.1:99", "model": "m"}
+            )
         async with self.started:
             self.started.notify_all()
         return child
@@ -93,7 +95,7 @@ async def test_workers_start_before_the_router_which_is_told_of_them(launcher):
     cluster = cluster_of(launcher, prefill=1, decode=2)
     doors = await cluster.start()
     assert launcher.log == ["start prefill", "start decode", "start decode", "start router"]
-    assert doors == Doors(http="127.0.0.1:103", grpc="127.0.0.1:99")
+    assert doors == Doors(http="127.0.0.1:103", grpc="127.0.0.1:99", model="m")
     assert launcher.commands[-1][:2] == ["--worker", "127.0.0.1:100,127.0.0.1:101,127.0.0.1:102"]
     await cluster.stop()
     assert launcher.log[4] == "stop router"
