@@ -125,11 +125,28 @@ async def test_an_unknown_lease_is_gone(pair: tuple[Node, Node]) -> None:
     script.end()
 
 
-async def test_a_fence_beyond_the_reserved_blocks_gives_the_lease_up(pair: tuple[Node, Node]) -> None:
+async def test_a_fence_over_a_block_boundary_keeps_the_reservation(pair: tuple[Node, Node]) -> None:
     script = Script(spec(BLOCK_SIZE))
     await script.reserve(pair[1])
     pair[1].link.send(Fence(script.lease, 2, (65,)))
-    assert await script.get() in (Gone(script.lease, 2), Fenced(script.lease, 2, 0))
+    assert await script.get() == Fenced(script.lease, 2, 0)
+    script.end()
+
+
+async def test_a_fence_beyond_the_reserved_blocks_gives_the_lease_up(pair: tuple[Node, Node]) -> None:
+    script = Script(spec(BLOCK_SIZE))
+    await script.reserve(pair[1])
+    pair[1].link.send(Fence(script.lease, 2, (65,) * 200))
+    assert await script.get() == Gone(script.lease, 2)
+    script.end()
+
+
+async def test_a_fence_after_the_deadline_is_answered(pair: tuple[Node, Node]) -> None:
+    script = Script(replace(spec(BLOCK_SIZE), deadline_s=0.05))
+    await script.reserve(pair[1])
+    await script.until(Failed)
+    pair[1].link.send(Fence(script.lease, 2))
+    assert await script.get() == Gone(script.lease, 2)
     script.end()
 
 
