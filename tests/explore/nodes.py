@@ -82,7 +82,7 @@ class Worker(Part):
 @dataclass
 class Decode(Worker):
     owners: list[LeaseId | None] = field(default_factory=list)
-    blocks: list[dict[int, Stamp]] = field(default_factory=list)
+    blocks: list[dict[int, Stamp | None]] = field(default_factory=list)
     writes: list[InFlight] = field(default_factory=list)
     closing: dict[LeaseId, DecodeRecord] = field(default_factory=dict)  # ended, with writes in flight
 
@@ -304,7 +304,7 @@ def landed(world: World, name: str, at: int) -> None:
         raise Violation(f"{name} wrote into a block that {header.lease!r} does not hold")
     if record.outputs or record.lease.state is receiving.State.COMMITTED:
         raise Violation(f"{name} wrote into blocks that are being read")
-    worker.blocks[write.block][content[2]] = content
+    worker.blocks[write.block][header.token_start] = content if write.item.intact else None
     _perform_receive(world, name, header.lease, record, record.lease.written(header.epoch, header.sequence))
 
 

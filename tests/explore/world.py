@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +18,26 @@ class Violation(AssertionError):
     """A promise was broken; the search adds the steps that led to it."""
 
 
+FAULTS = (
+    "kill",
+    "pause",
+    "break_link",
+    "break_kv",
+    "cut_kv",
+    "corrupt",
+    "stall",
+    "reserve_timeout",
+    "router_dies",
+    "cancel",
+)
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What runs, and what may go wrong. Tokens are counted, a frame carries one token of one layer."""
 
     name: str
-    faults: tuple[str, ...] = ("kill", "pause", "break_link", "break_kv", "corrupt", "router_dies", "cancel")
+    faults: tuple[str, ...] = FAULTS
     num_faults: int = 2
     num_requests: int = 1
     num_choices: int = 1
@@ -48,6 +63,10 @@ class Scenario:
     @property
     def decodes(self) -> tuple[str, ...]:
         return tuple(f"D{n}" for n in range(self.num_workers))
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return (*self.prefills, *self.decodes)
 
     @property
     def spec(self) -> RequestSpec:
@@ -135,6 +154,10 @@ class Faults(Part):
     left: int = 0
     harmful: int = 0  # of those that happened, the ones that may cost an attempt
     preempted: bool = False
+
+
+Step = tuple[Callable[..., None], tuple[Any, ...]]
+"""What is done to a world, and its arguments."""
 
 
 class World:
