@@ -1,4 +1,4 @@
-"""A gate before every engine step of another process: held by a file lock, slowed and counted over shared memory."""
+"""A gate that another process passes, before every engine step or KV message: held, slowed, limited and counted by the test."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 GATE_VARIABLE = "TEST_STEP_GATE"
-_FORMAT = struct.Struct("dQ")  # seconds to sleep before a step; steps begun
+_FORMAT = struct.Struct("dQQQ")  # seconds to sleep before a step; steps begun; steps come for; steps that may begin
+_DELAY, _STEPS, _COME, _LIMIT = (struct.calcsize("d" + "Q" * i) - 8 for i in range(4))
+_NO_LIMIT = 2**64 - 1
+_AT_GATE_S = 30.0
 
 
 class Gate:
-    """The test's end opens, holds and slows; the worker's end calls `step` on its engine thread before each step."""
+    """The test's end opens, holds, limits and slows; the worker's end calls `step` before each step, on a thread that may wait."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        new = not path.exists()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._barrier = os.open(path.with_name(path.name + ".limit"), os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(self._file, _FORMAT.size)
         self._memory = mmap.mmap(self._file, _FORMAT.size)
+        if new:
+            self._put(_LIMIT, _NO_LIMIT)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -36,20 +43,60 @@ class Gate:
     @contextlib.contextmanager
     def slowed(self, seconds: float) -> Iterator[None]:
         """Every step inside this block begins `seconds` late."""
-        struct.pack_into("d", self._memory, 0, seconds)
+        struct.pack_into("d", self._memory, _DELAY, seconds)
         try:
             yield
         finally:
-            struct.pack_into("d", self._memory, 0, 0.0)
+            struct.pack_into("d", self._memory, _DELAY, 0.0)
+
+    @contextlib.contextmanager
+    def limited(self, num_steps: int) -> Iterator[None]:
+        """At most `num_steps` more steps begin inside this block; the next one waits for its end."""
+        fcntl.flock(self._barrier, fcntl.LOCK_EX)
+        self._put(_LIMIT, self.steps + num_steps)
+        try:
+            yield
+        finally:
+            self._put(_LIMIT, _NO_LIMIT)
+            fcntl.flock(self._barrier, fcntl.LOCK_UN)
 
     @property
     def steps(self) -> int:
         """Steps begun by all lives of the worker."""
-        return int(_FORMAT.unpack_from(self._memory)[1])
+        return self._get(_STEPS)
+
+    @property
+    def occupied(self) -> bool:
+        """A step waits here, or is about to begin."""
+        return self._get(_COME) > self.steps
+
+    def wait_occupied(self) -> None:
+        """Returns once a step waits at the gate: it is held, or has reached its limit."""
+        deadline = time.monotonic() + _AT_GATE_S
+        while not self.occupied:
+            assert time.monotonic() < deadline, f"nothing came to {self.path.name}"
+            time.sleep(0.002)
+
+    def open(self) -> None:
+        """The worker's end, first of all: an earlier life may have died at the gate."""
+        self._put(_COME, self.steps)
 
     def step(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_SH)
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        delay_s, steps = _FORMAT.unpack_from(self._memory)
-        struct.pack_into("Q", self._memory, struct.calcsize("d"), steps + 1)
+        self._put(_COME, self.steps + 1)
+        self._pass(self._file)
+        if self.steps >= self._get(_LIMIT):
+            self._pass(self._barrier)
+        delay_s = struct.unpack_from("d", self._memory, _DELAY)[0]
+        self._put(_STEPS, self.steps + 1)
         time.sleep(delay_s)
+
+    @staticmethod
+    def _pass(lock: int) -> None:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+    def _get(self, offset: int) -> int:
+        return int(struct.unpack_from("Q", self._memory, offset)[0])
+
+    def _put(self, offset: int, value: int) -> None:
+        struct.pack_into("Q", self._memory, offset, value)

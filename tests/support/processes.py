@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import queue
 import signal
@@ -23,6 +25,8 @@ from baton.cluster.sources import child_environ, to_argv
 from baton.cluster.status import Status
 from baton.wire.types import Role
 from tests.support.gate import GATE_VARIABLE, Gate
+from tests.support.link import LINK_VARIABLE, BadLink
+from tests.support.nursery import Forked, Nursery
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-for-tests"
@@ -42,12 +46,16 @@ IDLE_GAUGES = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What a cluster is made of; clusters of equal shape are shared by all tests of a session."""
+    """What a cluster is made of; clusters of equal shape are shared by all tests of a session.
+
+    `gated`: workers pass the test's gates. `forked`: processes come from a nursery, and are there at once.
+    """
 
     checkpoint: Path
     prefill: int = 1
     decode: int = 1
     gated: bool = False
+    forked: bool = False
     worker: tuple[tuple[str, object], ...] = (("kv_blocks", 64), ("block_size", 16))
     router: tuple[tuple[str, object], ...] = ()
 
@@ -55,16 +63,21 @@ class Shape:
 class Process:
     """One child: its status lines in a queue, everything else in `log`. Dies with the test process."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, module: str, argv: Sequence[str], log: Path, environ: dict[str, str], nursery: Nursery | None = None
+    ) -> None:
         self.name = name
         self._log = log
         self._statuses: queue.Queue[Status | None] = queue.Queue()
         with log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-IS", WRAPPER, str(os.getpid()), *command],
-                cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, text=True,
-                start_new_session=True,
-            )  # fmt: skip
+            if nursery is not None:
+                self._popen: subprocess.Popen[str] | Forked = nursery.start(module, argv, environ, output)
+            else:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-IS", WRAPPER, str(os.getpid()), sys.executable, "-m", module, *argv],
+                    cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, text=True,
+                    start_new_session=True,
+                )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name=f"output of {name}", daemon=True)
         self._reader.start()
 
@@ -119,11 +132,13 @@ class Process:
 class Worker:
     """A place for a worker: its process may die and come back at the same address."""
 
-    def __init__(self, name: str, role: Role, shape: Shape, folder: Path) -> None:
+    def __init__(self, name: str, role: Role, shape: Shape, folder: Path, nursery: Nursery | None = None) -> None:
         self.name = name
         self.role = role
         self.address = ""
         self.gate = Gate(folder / f"{name}.gate")
+        self.link = BadLink(folder / f"{name}.link")
+        self._nursery = nursery
         self._shape = shape
         self._log = folder / f"{name}.log"
         self._config = WorkerConfig(role=role, model=str(shape.checkpoint), threads=1, **dict(shape.worker))
@@ -143,7 +158,8 @@ class Worker:
 
     def _start(self) -> Process:
         module = "tests.support.gated_worker" if self._shape.gated else "baton.cli.worker"
-        return start(self.name, module, self._config, self._log, {GATE_VARIABLE: str(self.gate.path)})
+        environ = {GATE_VARIABLE: str(self.gate.path), LINK_VARIABLE: str(self.link.path)}
+        return start(self.name, module, self._config, self._log, environ, self._nursery)
 
 
 class Cluster:
@@ -151,17 +167,23 @@ class Cluster:
 
     def __init__(self, shape: Shape, folder: Path) -> None:
         self.shape = shape
-        self.prefill = [Worker(f"prefill-{i}", Role.PREFILL, shape, folder) for i in range(shape.prefill)]
-        self.decode = [Worker(f"decode-{i}", Role.DECODE, shape, folder) for i in range(shape.decode)]
+        self._folder = folder
+        self._nursery = _nursery() if shape.forked else None
+        self.prefill = [Worker(f"prefill-{i}", Role.PREFILL, shape, folder, self._nursery) for i in range(shape.prefill)]
+        self.decode = [Worker(f"decode-{i}", Role.DECODE, shape, folder, self._nursery) for i in range(shape.decode)]
         for worker in self.workers:
             worker.wait_ready()
-        config = RouterConfig(workers=tuple(w.address for w in self.workers), port=0, grpc_port=0, **dict(shape.router))
-        self.router = start("router", "router.main", config, folder / "router.log")
+        self.start_router()
+        self._baseline = self.settled()
+
+    def start_router(self) -> None:
+        """The first, or a new one after the last was killed; it has no memory of that one."""
+        config = RouterConfig(workers=tuple(w.address for w in self.workers), port=0, grpc_port=0, **dict(self.shape.router))
+        self.router = start("router", "router.main", config, self._folder / "router.log", nursery=self._nursery)
         doors = self.router.wait_ready()
         self.url, self.grpc = f"http://{doors['address']}", str(doors["grpc_address"])
         self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
         self.model = self.http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
-        self._baseline = self.settled()
 
     @property
     def workers(self) -> list[Worker]:
@@ -189,6 +211,13 @@ class Cluster:
         """Every worker in rotation and every gauge at the value it had before the first request, within a bound."""
         self._until(lambda gauges: gauges == self._baseline, f"the gauges are back at {self._baseline}")
 
+    def assert_serving(self) -> None:
+        """Healthy, and a small request is answered; the `scripted` checkpoint's answer is known."""
+        assert self.http.get("/health").status_code == 200
+        body = {"model": self.model, "prompt": "A", "max_tokens": 3, "temperature": 0}
+        text = self.http.post("/v1/completions", json=body).raise_for_status().json()["choices"][0]["text"]
+        assert text == "bcd" or self.model != "scripted"
+
     def stop(self) -> None:
         """Stops the router, then the workers, and fails if one of them did not end well."""
         self.http.close()
@@ -204,10 +233,23 @@ class Cluster:
         return gauges
 
 
-def start(name: str, module: str, config: Config, log: Path, environ: dict[str, str] | None = None) -> Process:
+def start(
+    name: str, module: str, config: Config, log: Path, environ: dict[str, str] | None = None, nursery: Nursery | None = None
+) -> Process:
     """Starts one of our processes from its config, as `baton serve` does."""
-    command = [sys.executable, "-m", module, *to_argv(config)]
-    return Process(name, command, log, child_environ(TOKEN) | {"OMP_NUM_THREADS": "1"} | (environ or {}))
+    return Process(name, module, to_argv(config), log, _environ() | (environ or {}), nursery)
+
+
+def _environ() -> dict[str, str]:
+    return child_environ(TOKEN) | {"OMP_NUM_THREADS": "1"}
+
+
+@functools.cache
+def _nursery() -> Nursery:
+    """One for the test session; it dies with it."""
+    nursery = Nursery(ROOT, _environ())
+    atexit.register(nursery.close)
+    return nursery
 
 
 @contextlib.contextmanager

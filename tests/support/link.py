@@ -1,0 +1,113 @@
+"""A bad wire for KV: a Connect that passes a gate before each message, and damages the messages that the test chose."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import struct
+from enum import IntEnum
+from pathlib import Path
+
+from baton.wire.errors import TransferError
+from baton.wire.types import KvAnswer, KvHello, Timeouts
+from kvtransfer.transports.base import Channel, Connect
+from tests.support.gate import Gate
+
+LINK_VARIABLE = "TEST_KV_LINK"
+_FORMAT = struct.Struct("QQQ")  # kind, messages to let pass before, messages to damage
+FOR_EVER = 2**32
+
+
+class Damage(IntEnum):
+    """What happens to a message, or to a dial."""
+
+    NONE = 0
+    FLIP = 1
+    TRUNCATE = 2
+    REPEAT = 3
+    SWAP = 4
+    CUT = 5
+    REFUSE = 6
+
+
+class BadLink:
+    """`gate` holds, slows and counts a worker's KV messages; `damage` spoils some. Both ends share it through files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.gate = Gate(path.with_name(path.name + ".gate"))
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(self._file, _FORMAT.size)
+        self._memory = mmap.mmap(self._file, _FORMAT.size)
+
+    def damage(self, kind: Damage, num: int = 1, after: int = 0) -> None:
+        """The next `num` messages behind the next `after` are damaged. REFUSE: that many dials fail, and writes break."""
+        _FORMAT.pack_into(self._memory, 0, kind, after, num)
+
+    def repair(self) -> None:
+        self.damage(Damage.NONE, 0)
+
+    @property
+    def damages_left(self) -> int:
+        return int(_FORMAT.unpack_from(self._memory)[2])
+
+    def due(self, *kinds: Damage) -> Damage:
+        """The worker's end: what happens to the message at hand, counted."""
+        kind, after, num = _FORMAT.unpack_from(self._memory)
+        if kind not in kinds or not num:
+            return Damage.NONE
+        if after:
+            _FORMAT.pack_into(self._memory, 0, kind, after - 1, num)
+            return Damage.NONE
+        _FORMAT.pack_into(self._memory, 0, kind, 0, num - 1)
+        return Damage(kind)
+
+    def wrap(self, connect: Connect) -> Connect:
+        """`connect` over this link."""
+
+        async def dial(address: str, hello: KvHello, token: str, timeouts: Timeouts) -> Channel:
+            if self.due(Damage.REFUSE):
+                raise TransferError("connect", "the test's link is cut")
+            return BadChannel(await connect(address, hello, token, timeouts), self)
+
+        return dial
+
+
+class BadChannel:
+    """A channel over a bad link."""
+
+    def __init__(self, channel: Channel, link: BadLink) -> None:
+        self.transport = channel.transport
+        self._channel = channel
+        self._link = link
+        self._kept: bytes | None = None
+
+    async def write(self, message: bytes) -> None:
+        await asyncio.to_thread(self._link.gate.step)
+        damage = self._link.due(*Damage)
+        if damage in (Damage.CUT, Damage.REFUSE):
+            await self._channel.close()
+            raise TransferError("channel_lost", "the test cut the link")
+        if damage is Damage.SWAP:
+            self._kept = message
+            return
+        for sent in self._damaged(damage, message):
+            await self._channel.write(sent)
+
+    def _damaged(self, damage: Damage, message: bytes) -> list[bytes]:
+        kept, self._kept = self._kept, None
+        if damage is Damage.FLIP:
+            middle = len(message) // 2
+            return [message[:middle] + bytes([message[middle] ^ 0x40]) + message[middle + 1 :]]
+        if damage is Damage.TRUNCATE:
+            return [message[: len(message) * 9 // 10]]
+        if damage is Damage.REPEAT:
+            return [message, message]
+        return [message] if kept is None else [message, kept]
+
+    async def read(self) -> KvAnswer:
+        return await self._channel.read()
+
+    async def close(self) -> None:
+        await self._channel.close()
