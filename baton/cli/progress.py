@@ -27,8 +27,12 @@ def open_view(stream: TextIO) -> Iterator[View]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[state]}"),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    # What is printed is left as it is: lines meant for pasting must not be wrapped.
+    progress = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    try:
         yield TerminalView(console, progress)
+    finally:
+        progress.stop()
 
 
 class PlainView:
@@ -58,7 +62,7 @@ class PlainView:
 
 
 class TerminalView:
-    """A bar for each process until it is ready; afterwards only lines."""
+    """A bar for each process until it is ready; between starts the terminal is left alone."""
 
     def __init__(self, console: Console, progress: Progress) -> None:
         self._console = console
@@ -67,12 +71,15 @@ class TerminalView:
 
     def loading(self, name: str, done: int, total: int) -> None:
         if name not in self._bars:
+            self._progress.start()
             self._bars[name] = self._progress.add_task(name, total=total, state="weights")
         self._progress.update(self._bars[name], completed=done, total=total, state="" if done < total else "preparing")
 
     def ready(self, name: str, address: str) -> None:
         if (bar := self._bars.pop(name, None)) is not None:
             self._progress.remove_task(bar)
+        if not self._bars:
+            self._progress.stop()
         self._say(name, f"ready on {address}")
 
     def died(self, name: str, reason: str, restart_s: float) -> None:
@@ -82,4 +89,4 @@ class TerminalView:
         self._say(name, text)
 
     def _say(self, name: str, text: str) -> None:
-        self._console.print(f"{name:>12} │ {text}", markup=False, highlight=False)
+        self._console.print(f"{name:>12} │ {text}", markup=False, highlight=False, soft_wrap=True)

@@ -20,6 +20,8 @@ from baton.wire.types import Role
 
 WORKER = "baton.cli.worker"
 ROUTER = "router.main"
+QUIET = {"GRPC_VERBOSITY": "ERROR"}
+"""Unless the environment says otherwise: gRPC's own lines about streams that end are no news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class LocalCluster:
         self._config = config
         self._launcher = launcher
         self._view = view
-        self._env = child_environ(config.cluster_token or draw_token())
+        self._env = QUIET | child_environ(config.cluster_token or draw_token())
         self._workers = [self._worker(name, role, cpus) for name, role, cpus in plan(config)]
         self._router: Keeper | None = None
 
