@@ -52,7 +52,7 @@ class PrefillAttempt:
         self._sampled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outgoing: Outgoing | None = None
         self._spans = Spans()
-        self._started_at = 0.0
+        self._admitted_at = time.monotonic()
 
     async def run(self) -> None:
         """The whole attempt; its outcome is told in the record."""
@@ -117,7 +117,6 @@ class PrefillAttempt:
             case Started(_, queue_s, num_cached):
                 num_computed = self._command.spec.total_len - num_cached
                 self._spans = Spans(queue_s=queue_s, num_cached=num_cached, num_computed=num_computed)
-                self._started_at = time.monotonic()
             case Computed(_, num_tokens):
                 self._computed(num_tokens)
             case Sampled():
@@ -136,7 +135,8 @@ class PrefillAttempt:
     def _take(self, event: Sampled) -> None:
         """The first token leaves at once, before its KV has arrived anywhere."""
         if not self._first:
-            self._spans = replace(self._spans, compute_s=time.monotonic() - self._started_at)
+            since_admitted = time.monotonic() - self._admitted_at
+            self._spans = replace(self._spans, compute_s=since_admitted - self._spans.queue_s)
         self._first.append(FirstToken(event.choice, event.token, event.finish))
         if not self.ended:
             self._record.output(event.choice, event.index, event.token, self._spans)
