@@ -45,7 +45,7 @@ def _started(tmp_path_factory) -> Iterator[Clusters]:
 
 @pytest.fixture
 def clusters(_started) -> Iterator[Clusters]:
-    """A ready, idle cluster of the given shape, shared with other tests; idle again after the test, or the test fails."""
+    """A ready cluster of the given shape, shared with other tests; after the test idle again and serving, or the test fails."""
     used: list[Cluster] = []
 
     def use(shape: Shape) -> Cluster:
@@ -55,6 +55,7 @@ def clusters(_started) -> Iterator[Clusters]:
     yield use
     for cluster in used:
         cluster.assert_idle()
+        cluster.assert_serving()
 
 
 @pytest.fixture
