@@ -8,8 +8,6 @@ import secrets
 import stat
 
 TOKEN_VARIABLE = "BATON_CLUSTER_TOKEN"
-TOKEN_METADATA = "baton-cluster-token"
-"""Key of the gRPC metadata that carries the token on every internal call."""
 
 
 class TokenError(Exception):
