@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from baton.cli.bench import app as bench
 from baton.cli.options import Given, with_options
 from baton.cluster.config import RouterConfig, ServeConfig, WorkerConfig
 from baton.wire.types import Role
@@ -68,6 +69,9 @@ def chat(
     from baton.cli.chat import ChatOptions, main
 
     raise typer.Exit(main(ChatOptions(url, model, system, max_tokens, temperature), prompt))
+
+
+app.add_typer(bench, name="bench")
 
 
 @app.command("version")
