@@ -6,8 +6,6 @@ What comes next is decided by kvtransfer.protocol.coordinator; here it is done, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 
 from baton.wire.errors import BatonError
 from baton.wire.link_client import Inbox, LinkDied
@@ -18,7 +16,6 @@ from baton.wire.types import (
     Failed,
     Fence,
     HandedOff,
-    LeaseId,
     LoadReport,
     StartDecode,
     StartPrefill,
@@ -26,38 +23,13 @@ from baton.wire.types import (
 )
 from kvtransfer.protocol.actions import Accept, Action, Done, Fail, Place, PlaceKind, Propose, Replay, Requeue, Send, Split
 from kvtransfer.protocol.coordinator import Coordinator
-from router.admission import GROWTH_RESERVE, Admission, Ticket
-from router.affinity import Keys
-from router.links import WorkerPool
-from router.metrics import RouterMetrics
-from router.output import Output
-from router.placer import Ask, Placement, Placer
+from router.admission import GROWTH_RESERVE
+from router.holdings import Holdings
+from router.placer import Ask, Placement
+from router.plant import Life, Plant
 from router.recovery import UNREACHABLE, error_of, handoff_failed, recovery_kind
 from router.timeline import Phase
 from router.workers import Link, Worker
-
-
-@dataclass(frozen=True, slots=True)
-class Plant:
-    """What all flows of a router share. `reserve_s`: how long decode may take to answer a reservation."""
-
-    pool: WorkerPool
-    placer: Placer
-    admission: Admission
-    metrics: RouterMetrics
-    reserve_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """What all flows of a request share. `deadline` is of the loop's clock; `spawn` runs the flow of a split choice."""
-
-    model: str
-    keys: Keys
-    ticket: Ticket
-    output: Output
-    deadline: float
-    spawn: Callable[[Coroutine[None, None, None]], object]
 
 
 class Flow:
@@ -66,9 +38,8 @@ class Flow:
     def __init__(self, plant: Plant, life: Life, machine: Coordinator) -> None:
         self._plant, self._life, self._machine = plant, life, machine
         self._inbox = Inbox(lambda: machine.positions)
+        self._holdings = Holdings(self._inbox)
         self._wanted: Place | None = None
-        self._placement: Placement | None = None
-        self._attached: set[tuple[Worker, LeaseId]] = set()
         self._reserve_by = 0.0
         self._asked_with = LoadReport()
         self._error: BatonError | None = None
@@ -87,7 +58,8 @@ class Flow:
                 self._life.output.flush()
         finally:
             self._perform(self._machine.cancel())
-            self._let_go()
+            self._holdings.let_go()
+            self._plant.pool.let_go()
         if self._error is not None:
             raise self._error
 
@@ -121,10 +93,8 @@ class Flow:
 
     def _placed(self, found: Placement) -> list[Action]:
         self._wanted = None
-        kept = self._placement.decode if self._placement else None
-        self._placement = Placement(found.lease, found.prefill, found.decode or kept)
-        remaining_s = max(0.0, self._life.deadline - asyncio.get_running_loop().time())
-        return self._machine.placed(found.lease, found.prefill.worker.address, found.target, remaining_s)
+        self._holdings.claim(found)
+        return self._machine.placed(found.lease, found.prefill.worker.address, found.target, self._life.remaining_s)
 
     async def _reserve(self) -> list[Action]:
         try:
@@ -144,6 +114,7 @@ class Flow:
         prefill, decode = self._machine.prefill, self._machine.decode
         self._note(source.address, event)
         if isinstance(event, LinkDied):
+            self._holdings.lose(self._plant.pool.worker(source.address))
             actions = self._machine.lost(source.address)
         else:
             actions = self._machine.event(source.address, event)
@@ -158,7 +129,7 @@ class Flow:
 
     def _note(self, address: str, event: Event | LinkDied) -> None:
         """What prefill measured goes into the timeline; its place is free for another as soon as it has sampled or failed."""
-        if address != self._machine.prefill or self._placement is None:
+        if address != self._machine.prefill:
             return
         timeline = self._life.output.timeline
         if isinstance(event, Tokens) and event.spans is not None and timeline.first_token_s is None:
@@ -167,7 +138,7 @@ class Flow:
             timeline.handed_off(event.spans)
             self._plant.metrics.transferred(event.spans)
         if isinstance(event, Tokens | HandedOff | Failed | LinkDied):
-            self._placement.prefill.release()
+            self._holdings.release_prefill()
 
     def _recover(self, kind: str) -> None:
         self._life.output.timeline.recover(kind)
@@ -181,9 +152,12 @@ class Flow:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Place(kind):
+            case Place(PlaceKind.PREFILL):  # decode holds the lease: its claim stays
                 self._wanted = action
-                self._release(decode=kind is not PlaceKind.PREFILL)
+                self._holdings.release_prefill()
+            case Place():
+                self._wanted = action
+                self._holdings.release()
             case Requeue(_, address):
                 self._plant.pool.worker(address).refuse(self._asked_with)
                 self._life.output.timeline.enter(Phase.QUEUE)
@@ -210,42 +184,19 @@ class Flow:
         timeline = self._life.output.timeline
         match command:
             case StartDecode(lease):
-                self._attach(worker, lease)
+                self._holdings.attach(worker, lease)
                 self._reserve_by = asyncio.get_running_loop().time() + self._plant.reserve_s
                 self._asked_with = worker.link.load
                 timeline.enter(Phase.RESERVE)
             case StartPrefill(lease):
-                self._attach(worker, lease)
+                self._holdings.attach(worker, lease)
                 self._life.ticket.admitted = True
                 timeline.enter(Phase.PREFILL)
             case Fence():
-                self._release(decode=False)
+                self._holdings.release_prefill()
         worker.link.send(command)
         if isinstance(command, End):
-            self._detach(worker, command.lease)
-
-    def _attach(self, worker: Worker, lease: LeaseId) -> None:
-        """Once for both sides of a worker that prefills and decodes the lease."""
-        if (worker, lease) not in self._attached:
-            self._attached.add((worker, lease))
-            worker.attach(lease, self._inbox)
-
-    def _detach(self, worker: Worker, lease: LeaseId) -> None:
-        self._attached.discard((worker, lease))
-        worker.detach(lease)
-
-    def _release(self, *, decode: bool) -> None:
-        """Gives the claim on prefill back, and the one on decode with it if its lease is over."""
-        if self._placement is not None:
-            self._placement.prefill.release()
-            if decode:
-                self._placement.release()
-
-    def _let_go(self) -> None:
-        self._release(decode=True)
-        for worker, lease in tuple(self._attached):
-            self._detach(worker, lease)
-        self._plant.pool.let_go()
+            self._holdings.detach(worker, command.lease)
 
     def _ask(self, wanted: Place) -> Ask:
         spec = self._machine.spec

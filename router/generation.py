@@ -14,8 +14,9 @@ from kvtransfer.protocol.coordinator import Coordinator
 from router.admission import Ticket
 from router.affinity import prefix_keys
 from router.buffer import PieceBuffer
-from router.flow import Flow, Life, Plant
+from router.flow import Flow
 from router.output import Output
+from router.plant import Life, Plant
 from router.request import GenerateRequest, Pieces, TextMaker, TimelineView, Usage
 from router.timeline import Timeline
 

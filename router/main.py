@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import disable_created_metrics
 
 from baton.cluster import lifecycle
 from baton.cluster.config import RouterConfig
@@ -50,6 +51,7 @@ async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
     The order of the stop: not ready, and no new requests; running ones end within `drain_s`; the doors close; then the links,
     and with them every worker frees what is left.
     """
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # untyped there; it drops a second series per counter
     service = RouterService(config, dialler(config))
     validator = Validator(service, config.limits, config.timeouts.request_s)
     async with contextlib.AsyncExitStack() as doors:

@@ -13,11 +13,11 @@ from baton.cluster.registry import Registry
 from baton.wire.link_client import WorkerLink
 from baton.wire.types import ModelCard
 from router.admission import CLOSED, Admission
-from router.flow import Plant
 from router.generation import running
 from router.links import Dial, WorkerPool
 from router.metrics import RouterMetrics
 from router.placer import Placer
+from router.plant import Plant
 from router.request import GenerateRequest, Generation, TextMaker
 from router.worker_metrics import WorkerCollector
 

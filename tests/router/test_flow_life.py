@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from flow_support import PATIENCE_S, Answer, Cluster, cluster, settle, tokens_of
+from flow_support import PATIENCE_S, Answer, Cluster, cluster, settle, tokens_of, worker_info
 
 from baton.wire.errors import BatonError, Internal, Unavailable
 from baton.wire.types import (
@@ -24,6 +24,7 @@ from baton.wire.types import (
     Preempted,
     Refused,
     Reserved,
+    Role,
     Spans,
     StartDecode,
     StartPrefill,
@@ -264,6 +265,30 @@ async def test_a_refused_commit_is_prefilled_again() -> None:
         shape.p1.say(Tokens(lease, start.epoch, 0, 0, tokens_of(0, 2)))
         assert (await client.done()).text == "ab"
         assert shape.sample("baton_transfers_failed_total") == 1
+
+
+async def test_the_only_prefill_comes_back_and_takes_the_same_lease() -> None:
+    async with cluster() as shape:
+        client = Client(shape, max_tokens=2)
+        lease, epoch = await handoff(shape)
+        shape.p0.die()
+        fence = await shape.d0.told(Fence)
+        shape.p0.come(life=2)
+        shape.d0.say(Fenced(lease, fence.epoch, 0))
+        start = await shape.p0.told(StartPrefill)
+        assert (start.lease, start.epoch) == (lease, epoch + 1)
+        shape.p0.say(Tokens(lease, start.epoch, 0, 0, tokens_of(0, 2)))
+        assert (await client.done()).text == "ab"
+
+
+async def test_one_worker_may_have_both_roles() -> None:
+    async with cluster(prefill=0, decode=0, infos={"b0": worker_info(Role.BOTH)}) as shape:
+        client = Client(shape, max_tokens=3)
+        lease, epoch = await handoff(shape, prefill="b0", decode="b0")
+        shape.b0.say(Tokens(lease, epoch, 0, 0, tokens_of(0, 1)), HandedOff(lease, epoch))
+        shape.b0.say(Tokens(lease, epoch, 0, 0, tokens_of(0, 3)))
+        assert (await client.done()).text == "abc"
+        assert shape.b0.ended == [lease]
 
 
 async def test_decode_dies_while_the_lease_waits_for_a_new_prefill() -> None:
