@@ -19,13 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from baton.wire.errors import InvalidRequest, QueueFull, Unavailable
+from router.fit import fits
 from router.placer import Ask, Placement, Placer
 from router.recovery import RETRY_AFTER_S
 from router.request import GenerateRequest
 
 CLOSED = "this router is shutting down"
-GROWTH_RESERVE = 256
-"""Output tokens of each choice that a worker reserves at once, at most: its default."""
 
 
 @dataclass(slots=True, eq=False)
@@ -168,13 +167,15 @@ class Admission:
             raise QueueFull(message, retry_after_s=RETRY_AFTER_S)
 
     def _check_fit(self, request: GenerateRequest) -> None:
-        pool, max_tokens = self._placer.pool, request.params.max_tokens
-        capacity, seats = pool.capacity_tokens(request.model), pool.max_num_seqs(request.model)
-        prompt_len = len(request.prompt_ids)
-        reserved = prompt_len + request.n * min(max_tokens, GROWTH_RESERVE)
-        if max(prompt_len + max_tokens - 1, reserved) > capacity:
-            asked = f"{prompt_len} prompt tokens and {request.n} x {max_tokens} to come"
-            message = f"{asked} can never fit a worker's KV pool of {capacity} tokens"
-            raise InvalidRequest(message, param="max_tokens")
+        """Waiting is for what comes to pass: a request that no pair could run even alone is refused."""
+        prompt_len, max_tokens = len(request.prompt_ids), request.params.max_tokens
+        infos = self._placer.pool.infos(request.model)
+        seats = max(info.max_num_seqs for info in infos if info.role.decodes)
         if request.n > seats:
             raise InvalidRequest(f"n is {request.n}, but a worker runs {seats} sequences at most", param="n")
+        able = [info.role for info in infos if fits(info, prompt_len, max_tokens, request.n)]
+        if not (any(role.prefills for role in able) and any(role.decodes for role in able)):
+            asked = f"{prompt_len} prompt tokens and {request.n} x {max_tokens} to come"
+            capacity = self._placer.pool.capacity_tokens(request.model)
+            message = f"{asked} can never fit a worker's KV pool of {capacity} tokens"
+            raise InvalidRequest(message, param="max_tokens")

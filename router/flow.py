@@ -23,7 +23,7 @@ from baton.wire.types import (
 )
 from kvtransfer.protocol.actions import Accept, Action, Done, Fail, Place, PlaceKind, Propose, Replay, Requeue, Send, Split
 from kvtransfer.protocol.coordinator import Coordinator
-from router.admission import GROWTH_RESERVE
+from router.fit import GROWTH_RESERVE
 from router.holdings import Holdings
 from router.placer import Ask, Placement
 from router.plant import Life, Plant

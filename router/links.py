@@ -60,21 +60,20 @@ class WorkerPool:
         """Cards by served name. A model stays known when its workers are down; its length is what the pools can hold."""
         return self._models
 
+    def infos(self, model: str) -> tuple[WorkerInfo, ...]:
+        """Who the workers of `model` in rotation are."""
+        return tuple(worker.link.info for worker in self._in_rotation(model) if worker.link.info is not None)
+
     def capacity_tokens(self, model: str) -> int:
         """KV tokens of the largest decode pool in rotation, or of the largest prefill pool if that is less."""
-        infos = [worker.link.info for worker in self._in_rotation(model)]
-        prefill = max((info.capacity_tokens for info in infos if info and info.role.prefills), default=0)
-        decode = max((info.capacity_tokens for info in infos if info and info.role.decodes), default=0)
+        infos = self.infos(model)
+        prefill = max((info.capacity_tokens for info in infos if info.role.prefills), default=0)
+        decode = max((info.capacity_tokens for info in infos if info.role.decodes), default=0)
         return min(prefill, decode)
-
-    def max_num_seqs(self, model: str) -> int:
-        """Sequences that the largest decode worker in rotation runs at once."""
-        infos = [worker.link.info for worker in self._in_rotation(model)]
-        return max((info.max_num_seqs for info in infos if info and info.role.decodes), default=0)
 
     def shortage(self, model: str, *, decodes: bool = True) -> str | None:
         """Why no request of `model` can be placed now; None: a prefill and, unless not `decodes`, a decode worker are there."""
-        roles = [worker.link.info.role for worker in self._in_rotation(model) if worker.link.info]
+        roles = [info.role for info in self.infos(model)]
         missing = [] if any(role.prefills for role in roles) else ["prefill"]
         if decodes and not any(role.decodes for role in roles):
             missing.append("decode")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from baton.wire.types import Capabilities, Endpoint, Identity, LoadReport, Reserved, Role, StartDecode, StartPrefill, Tokens
 from router.affinity import SPAN_LEN, PrefixIndex, prefix_keys
+from router.fit import fits
 from router.pairing import mismatch, unspoken
 from router.placement import Avoid, Choice, Need, Snapshot, choose
 
@@ -100,6 +101,23 @@ def test_a_pair_is_avoided_and_not_its_workers() -> None:
 def test_prefill_for_a_lease_that_decode_holds_minds_the_pair() -> None:
     need = Need(10, decodes=False, decode="d0", avoid=Avoid(pairs=frozenset({("p0", "d0")})))
     assert choose([prefill("p0"), prefill("p1", prefill_tokens=9)], need) == Choice("p1", None)
+
+
+@pytest.mark.parametrize(
+    ("prompt_len", "max_tokens", "num_choices", "held"),
+    [
+        (60, 5, 1, True),  # 64 positions: the last token's KV is never written
+        (60, 6, 1, False),
+        (32, 17, 2, True),  # two full blocks of prompt are shared, and each choice has one of its own
+        (32, 17, 3, False),
+        (32, 18, 2, False),
+        (33, 1, 2, True),  # the prompt's last block is not full: each choice has its own
+        (33, 1, 3, False),
+    ],
+)
+def test_what_can_ever_fit_a_pool_of_four_blocks(prompt_len: int, max_tokens: int, num_choices: int, held: bool) -> None:
+    info = worker_info(Role.DECODE, capacity_tokens=64)
+    assert fits(info, prompt_len, max_tokens, num_choices) is held
 
 
 roles = st.sampled_from(Role)
