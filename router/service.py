@@ -88,4 +88,3 @@ def dialler(config: RouterConfig) -> Dial:
     """Makes links as this process life of the router."""
     incarnation = os.urandom(16)
     return lambda address, on_change: WorkerLink(address, incarnation, config.cluster_token, config.timeouts, on_change)
-
