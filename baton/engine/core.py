@@ -226,7 +226,8 @@ class EngineCore:
         self._requests[request.handle] = request
         self._next_handle += 1
         self._is_stalled = False
-        self.counters.prompt_tokens += spec.total_len
+        if purpose is not Purpose.DECODE:  # what another engine computes counts there
+            self.counters.prompt_tokens += spec.total_len
         self.counters.prefix_query_tokens += spec.total_len
         self.counters.prefix_hit_tokens += trunk.num_cached
         return Reservation(request.handle, tuple(trunk.block_ids), trunk.num_cached)
