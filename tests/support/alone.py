@@ -1,4 +1,7 @@
-"""One engine in the test process: what a request says when no KV is handed over. The router's own code checks it and reads it."""
+"""One engine in the test process: what a request says when no KV is handed over.
+
+The router's own code checks the request and reads the tokens; only the processes between are missing.
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import pytest
 
 from baton.client import AsyncClient
+from baton.wire.errors import InvalidRequest
 from baton.wire.inference import TokenLogprob
 from tests.support import sse
 from tests.support.alone import alone
@@ -19,8 +21,7 @@ Fields = Mapping[str, Any]
 Way = Callable[[Cluster, Fields], Awaitable[Answer]]
 
 TIMEOUT_S = 60.0
-HTTP_ONLY = {"tool_calls", "tool_call_id"}
-"""What a message may have over HTTP, but not over gRPC."""
+TEXT_MESSAGE = {"role", "content"}
 
 
 async def ask(cluster: Cluster, **fields: Any) -> Answer:
@@ -46,9 +47,9 @@ async def streamed(cluster: Cluster, fields: Fields) -> Answer:
 
 async def over_grpc(cluster: Cluster, fields: Fields) -> Answer:
     options = {name: value for name, value in fields.items() if name not in ("prompt", "messages", "top_logprobs")}
-    if "top_logprobs" in fields:
-        options["logprobs"] = fields["top_logprobs"]
-    prompt = fields["messages"] if "messages" in fields else fields["prompt"]
+    prompt = fields["prompt"] if "prompt" in fields else fields["messages"]
+    if fields.get("logprobs") is True:
+        options["logprobs"] = fields.get("top_logprobs", 0)
     async with AsyncClient(cluster.grpc, TIMEOUT_S) as client:
         answer = await client.complete(prompt, **options)
     choices = [Choice(choice.text, choice.finish, tuple(map(_logprob, choice.logprobs))) for choice in answer.choices]
@@ -58,6 +59,22 @@ async def over_grpc(cluster: Cluster, fields: Fields) -> Answer:
 async def ask_alone(cluster: Cluster, fields: Fields) -> Answer:
     settings = dict(cluster.shape.worker)
     return await alone(cluster.shape.checkpoint, settings.get("max_model_len")).ask(fields)
+
+
+async def refused(cluster: Cluster, **fields: Any) -> dict[str, Any]:
+    """The error of an invalid request: a 400 before any event, the same plain and streamed, over gRPC and alone."""
+    async with http(cluster) as client:
+        answers = [await client.post(path_of(fields), json=fields | {"stream": stream}) for stream in (False, True)]
+    errors = [answer.json()["error"] for answer in answers]
+    assert [answer.status_code for answer in answers] == [400, 400], errors
+    assert errors[0] == errors[1]
+    assert errors[0]["type"] == "invalid_request_error"
+    for way in (over_grpc, ask_alone):
+        if way is ask_alone or _fits_grpc(fields):
+            with pytest.raises(InvalidRequest) as error:
+                await way(cluster, fields)
+            assert (error.value.message, error.value.param) == (errors[0]["message"], errors[0]["param"])
+    return errors[0]
 
 
 async def chunks(cluster: Cluster, **fields: Any) -> list[dict[str, Any]]:
@@ -81,7 +98,11 @@ def path_of(fields: Fields) -> str:
 
 
 def _fits_grpc(fields: Fields) -> bool:
-    return not any(HTTP_ONLY & message.keys() for message in fields.get("messages", ()))
+    """Whether gRPC can say it: one prompt that is text or ids, or messages of role and text."""
+    if messages := fields.get("messages"):
+        return all(message.keys() == TEXT_MESSAGE and isinstance(message["content"], str) for message in messages)
+    prompt = fields.get("prompt")
+    return isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(item, int) for item in prompt))
 
 
 def _logprob(entry: TokenLogprob) -> Logprob:

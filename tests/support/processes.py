@@ -61,13 +61,13 @@ class Shape:
 
 
 class Process:
-    """One child: its status lines in a queue, everything else in `log`. Dies with the test process."""
+    """One child: its status lines in a queue, everything else in the file `log`. Dies with the test process."""
 
     def __init__(
         self, name: str, module: str, argv: Sequence[str], log: Path, environ: dict[str, str], nursery: Nursery | None = None
     ) -> None:
         self.name = name
-        self._log = log
+        self.log = log
         self._statuses: queue.Queue[Status | None] = queue.Queue()
         with log.open("ab") as output:
             if nursery is not None:
@@ -94,7 +94,7 @@ class Process:
             except queue.Empty:
                 told = None
             if told is None or told["status"] == status.FAILED:
-                raise AssertionError(f"{self.name} did not get ready: {told}\n{self._log.read_text()[-4000:]}")
+                raise AssertionError(f"{self.name} did not get ready: {told}\n{self.log.read_text()[-4000:]}")
             if told["status"] == status.READY:
                 return told
 
