@@ -1,4 +1,4 @@
-"""The tokens of one choice as the router takes them: in order, the first to arrive wins, early ones wait."""
+"""The tokens of a request's choices as the router takes them: in order, the first to arrive wins, early ones wait."""
 
 from __future__ import annotations
 
@@ -52,3 +52,45 @@ class Choice:
         if index < len(self.ids):
             return Token(self.ids[index])
         return self.early.get(index, default)
+
+
+class Choices:
+    """The choices of one coordinator. `done` marks one that ended, or that was split off."""
+
+    def __init__(self, numbers: Sequence[int], output_ids: Sequence[int], max_tokens: int):
+        self.many = len(numbers) > 1
+        self._max_tokens = max_tokens
+        self._by_number = {number: Choice(number, output_ids) for number in numbers}
+
+    @property
+    def unfinished(self) -> list[Choice]:
+        return [choice for choice in self._by_number.values() if not choice.done]
+
+    @property
+    def only(self) -> Choice:
+        """The choice, if there are not `many`."""
+        [choice] = self._by_number.values()
+        return choice
+
+    @property
+    def one_token_remains(self) -> bool:
+        return all(len(choice.ids) + 1 == self._max_tokens for choice in self.unfinished)
+
+    @property
+    def complete(self) -> bool:
+        """Every choice has all the tokens that it may have."""
+        return all(len(choice.ids) >= self._max_tokens for choice in self.unfinished)
+
+    @property
+    def apart(self) -> bool:
+        """Choices of one prompt that differ already: they cannot share a prefill any more."""
+        return self.many and any(choice.ids or choice.done for choice in self._by_number.values())
+
+    def get(self, number: int) -> Choice | None:
+        """The choice, unless it is done."""
+        choice = self._by_number.get(number)
+        return None if choice is None or choice.done else choice
+
+    def forget_unaccepted(self) -> None:
+        for choice in self._by_number.values():
+            choice.forget_unaccepted()

@@ -13,29 +13,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 
-from baton.wire.types import (
-    Committed,
-    DecodeTarget,
-    End,
-    Event,
-    Failed,
-    Fence,
-    Fenced,
-    Finish,
-    Finished,
-    FinishReason,
-    Gone,
-    HandedOff,
-    LeaseId,
-    Position,
-    Preempted,
-    Refused,
-    RequestSpec,
-    Reserved,
-    StartDecode,
-    StartPrefill,
-    Tokens,
-)
+from baton.wire import types as wire
+from baton.wire.types import DecodeTarget, Event, LeaseId, RequestSpec
 from kvtransfer.protocol.actions import (
     Accept,
     Action,
@@ -50,7 +29,7 @@ from kvtransfer.protocol.actions import (
     Split,
     WorkerId,
 )
-from kvtransfer.protocol.choices import Choice
+from kvtransfer.protocol.choices import Choice, Choices
 
 REQUEUED_REFUSALS = frozenset({"no_blocks", "busy", "draining"})
 
@@ -75,10 +54,9 @@ class Coordinator:
         self, spec: RequestSpec, *, max_attempts: int = 3, attempt: int = 1, exclude: frozenset[WorkerId] = frozenset()
     ):
         self._spec = spec
-        self._many = len(spec.choices) > 1
         self._max_attempts = max_attempts
         self._exclude = exclude
-        self._choices = {number: Choice(number, spec.output_ids) for number in spec.choices}
+        self._choices = Choices(spec.choices, spec.output_ids, spec.params.max_tokens)
         self._phase = Phase.NEW
         self._kind = PlaceKind.PAIR
         self._target: DecodeTarget | None = None
@@ -108,16 +86,18 @@ class Coordinator:
     @property
     def spec(self) -> RequestSpec:
         """The request as the next worker would be given it: accepted ids of a single choice are its `output_ids`."""
-        if self._many:
+        if self._choices.many:
             return self._spec
-        return replace(self._spec, output_ids=tuple(self._choices[self._spec.choices[0]].ids))
+        return replace(self._spec, output_ids=tuple(self._choices.only.ids))
 
     @property
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> tuple[wire.Position, ...]:
         """What a resuming link names: the current lease's choices that are not done. During a fence the old epoch."""
         if self.lease is None:
             return ()
-        return tuple(Position(self.lease, self.epoch, choice.number, len(choice.ids)) for choice in self._unfinished)
+        return tuple(
+            wire.Position(self.lease, self.epoch, choice.number, len(choice.ids)) for choice in self._choices.unfinished
+        )
 
     # --- the router's side -----------------------------------------------------------------------------------------
 
@@ -144,7 +124,7 @@ class Coordinator:
             return self._start_prefill(prefill)
         self._target, self.decode = decode, decode.address
         self._phase = Phase.RESERVING
-        return [self._start(decode.address, StartDecode(lease, self.epoch, self.spec))]
+        return [self._start(decode.address, wire.StartDecode(lease, self.epoch, self.spec))]
 
     def reserve_timeout(self) -> list[Action]:
         """Decode did not answer the reservation in time. Nothing happens unless `reserving`."""
@@ -167,11 +147,15 @@ class Coordinator:
 
     # --- the workers' side -----------------------------------------------------------------------------------------
 
-    def lost(self, worker: WorkerId) -> list[Action]:
-        """The link to `worker` was declared dead: what it held for this request is gone, and it needs no End."""
-        self._started = tuple(other for other in self._started if other != worker)
-        if self._phase is Phase.DONE:
+    def lost(self, worker: WorkerId, lease: LeaseId | None = None) -> list[Action]:
+        """The link to `worker` was declared dead: what it held for this request is gone, and it needs no End.
+
+        `lease`: what was attached there, if known; the loss of an older one says nothing. Losses are to be given in the
+        order in which they arrived, before any later placement.
+        """
+        if self._phase is Phase.DONE or (lease is not None and lease != self.lease):
             return []
+        self._started = tuple(other for other in self._started if other != worker)
         if worker == self.decode:
             return self._lease_failed("decode_lost", f"lost decode worker {worker}", worker)
         if worker == self.prefill:
@@ -192,26 +176,26 @@ class Coordinator:
 
     def _current(self, source: WorkerId, event: Event) -> list[Action]:
         match event:
-            case Tokens():
+            case wire.Tokens():
                 return self._tokens(source, event)
-            case Finished():
+            case wire.Finished():
                 return self._finished(event)
-            case Reserved():
+            case wire.Reserved():
                 return self._reserved(event.num_cached) if self._phase is Phase.RESERVING else []
-            case Refused():
+            case wire.Refused():
                 return self._refused(source, event)
-            case HandedOff():
+            case wire.HandedOff():
                 return self._handed_off()
-            case Failed():
+            case wire.Failed():
                 return self._failed(source, event)
-            case Preempted():
+            case wire.Preempted():
                 return self._preempted(event.choice)
-            case Fenced() | Committed() | Gone():
+            case wire.Fenced() | wire.Committed() | wire.Gone():
                 return []  # an answer said again over a resumed link
 
-    def _tokens(self, source: WorkerId, event: Tokens) -> list[Action]:
+    def _tokens(self, source: WorkerId, event: wire.Tokens) -> list[Action]:
         choice = self._choices.get(event.choice)
-        if choice is None or choice.done:
+        if choice is None:
             return []
         if choice.differs(event.index, event.tokens):
             return self._differing(choice, source)
@@ -219,9 +203,9 @@ class Coordinator:
         accepted = choice.take(event.index, event.tokens)
         return [*(Accept(choice.number, index, token) for index, token in accepted), *self._due([choice])]
 
-    def _finished(self, event: Finished) -> list[Action]:
+    def _finished(self, event: wire.Finished) -> list[Action]:
         choice = self._choices.get(event.choice)
-        if choice is None or choice.done:
+        if choice is None:
             return []
         choice.propose(event.num_tokens, event.reason)
         return self._due([choice])
@@ -230,7 +214,7 @@ class Coordinator:
         self._num_cached = num_cached
         return self._place(PlaceKind.PREFILL) if self.prefill is None else self._start_prefill(self.prefill)
 
-    def _refused(self, source: WorkerId, event: Refused) -> list[Action]:
+    def _refused(self, source: WorkerId, event: wire.Refused) -> list[Action]:
         if self._phase is not Phase.RESERVING:
             return self._prefill_failed(event.reason, event.message)
         if event.reason not in REQUEUED_REFUSALS:
@@ -241,11 +225,11 @@ class Coordinator:
         self._committed = True
         if self._kind is not PlaceKind.ALONE:
             return []
-        if any(len(choice.ids) < self._spec.params.max_tokens for choice in self._unfinished):
+        if not self._choices.complete:
             return self._prefill_failed("no_token", "prefill ended without its token")
-        return [Propose(choice.number, FinishReason.LENGTH) for choice in self._unfinished]
+        return [Propose(choice.number, wire.FinishReason.LENGTH) for choice in self._choices.unfinished]
 
-    def _failed(self, source: WorkerId, event: Failed) -> list[Action]:
+    def _failed(self, source: WorkerId, event: wire.Failed) -> list[Action]:
         if source == self.prefill != self.decode and self._handoff_stands:
             return []
         if not event.retryable:
@@ -257,9 +241,9 @@ class Coordinator:
     def _preempted(self, number: int) -> list[Action]:
         """Decode was short of blocks: nobody failed, so this is not an attempt."""
         choice = self._choices.get(number)
-        if choice is None or choice.done:
+        if choice is None:
             return []
-        if self._many:
+        if self._choices.many:
             return [self._split([choice]), *self._finish_if_done()]
         return [*self._end_lease(), *self._place_lease()]
 
@@ -271,7 +255,7 @@ class Coordinator:
             self.prefill = None  # lost before it was started: another is placed when decode has answered
         if self._phase is not Phase.RUNNING or self._handoff_stands:
             return []
-        if self.decode is None or self.prefill == self.decode or self._one_token_remains:
+        if self.decode is None or self.prefill == self.decode or self._choices.one_token_remains:
             return self._lease_failed(reason, message, self.prefill)
         return self._fence(self.decode, reason, message)
 
@@ -283,16 +267,16 @@ class Coordinator:
         ends = self._end([self.prefill])
         self.prefill = None
         output_ids = self.spec.output_ids
-        return [*ends, Send(decode, Fence(self._leased, self.epoch + 1, output_ids))]
+        return [*ends, Send(decode, wire.Fence(self._leased, self.epoch + 1, output_ids))]
 
     def _while_fencing(self, source: WorkerId, event: Event) -> list[Action]:
         """Nothing is accepted until decode answers: what it says decides whether the old epoch's events count."""
         match event:
-            case Fenced() if event.epoch == self.epoch + 1:
+            case wire.Fenced() if event.epoch == self.epoch + 1:
                 return self._fenced(event.num_cached)
-            case Gone() if event.epoch == self.epoch + 1:
+            case wire.Gone() if event.epoch == self.epoch + 1:
                 return self._lease_failed(*self._failure, self.decode)
-            case Committed() if event.epoch == self.epoch:
+            case wire.Committed() if event.epoch == self.epoch:
                 return self._was_committed(source, event)
             case _ if event.epoch == self.epoch:
                 self._held.append((source, event))
@@ -300,18 +284,18 @@ class Coordinator:
 
     def _fenced(self, num_cached: int) -> list[Action]:
         self._held.clear()
-        if self._must_split or self.attempt >= self._max_attempts:
+        if self._choices.apart or self.attempt >= self._max_attempts:
             return self._lease_failed(*self._failure, None)
         self.attempt += 1
         self.epoch += 1
         self._num_cached = num_cached
-        self._forget_unaccepted()
+        self._choices.forget_unaccepted()
         return self._place(PlaceKind.PREFILL)
 
-    def _was_committed(self, source: WorkerId, event: Committed) -> list[Action]:
+    def _was_committed(self, source: WorkerId, event: wire.Committed) -> list[Action]:
         self._phase = Phase.RUNNING
         self._committed = True
-        unfinished = {choice.number: choice for choice in self._unfinished}
+        unfinished = {choice.number: choice for choice in self._choices.unfinished}
         first = [(unfinished[one.choice], one) for one in event.first if one.choice in unfinished]
         for choice, one in first:
             if choice.differs(event.index, [one.token]):
@@ -337,15 +321,15 @@ class Coordinator:
             return self._finish(Fail(reason, f"{self.attempt} attempts failed, the last: {message or reason}", retryable=True))
         self.attempt += 1
         ends = self._end_lease()
-        if self._must_split:
-            return [*ends, self._split(self._unfinished), *self._finish_if_done()]
+        if self._choices.apart:
+            return [*ends, self._split(self._choices.unfinished), *self._finish_if_done()]
         return [*ends, *self._place_lease()]
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def _place_lease(self) -> list[Action]:
-        self._forget_unaccepted()
-        return self._place(PlaceKind.ALONE if self._one_token_remains else PlaceKind.PAIR)
+        self._choices.forget_unaccepted()
+        return self._place(PlaceKind.ALONE if self._choices.one_token_remains else PlaceKind.PAIR)
 
     def _place(self, kind: PlaceKind) -> list[Action]:
         self._phase = Phase.PLACING
@@ -354,9 +338,9 @@ class Coordinator:
 
     def _start_prefill(self, prefill: WorkerId) -> list[Action]:
         self._phase = Phase.RUNNING
-        return [self._start(prefill, StartPrefill(self._leased, self.epoch, self.spec, self._num_cached, self._target))]
+        return [self._start(prefill, wire.StartPrefill(self._leased, self.epoch, self.spec, self._num_cached, self._target))]
 
-    def _start(self, worker: WorkerId, command: StartDecode | StartPrefill) -> Send:
+    def _start(self, worker: WorkerId, command: wire.StartDecode | wire.StartPrefill) -> Send:
         if worker not in self._started:
             self._started = (*self._started, worker)
         return Send(worker, command)
@@ -365,7 +349,7 @@ class Coordinator:
         """Ends the lease at those of `workers` that were started, and remembers that none is left to end there."""
         ending = [worker for worker in self._started if worker in tuple(workers)]
         self._started = tuple(worker for worker in self._started if worker not in ending)
-        return [Send(worker, End(self._leased)) for worker in ending]
+        return [Send(worker, wire.End(self._leased)) for worker in ending]
 
     def _end_lease(self) -> list[Action]:
         ends = self._end(self._started)
@@ -377,7 +361,7 @@ class Coordinator:
         return ends
 
     def _stop(self, choice: int) -> list[Action]:
-        return [Send(self.decode, Finish(self._leased, choice))] if self.decode in self._started and self.decode else []
+        return [Send(self.decode, wire.Finish(self._leased, choice))] if self.decode in self._started and self.decode else []
 
     def _split(self, choices: Iterable[Choice]) -> Split:
         moved = list(choices)
@@ -387,7 +371,7 @@ class Coordinator:
         return Split(specs, self.attempt, self._exclude)
 
     def _finish_if_done(self) -> list[Action]:
-        return [] if self._unfinished else self._finish(Done())
+        return [] if self._choices.unfinished else self._finish(Done())
 
     def _finish(self, ending: Done | Fail) -> list[Action]:
         ends = self._end_lease()
@@ -403,19 +387,6 @@ class Coordinator:
         return self.lease
 
     @property
-    def _unfinished(self) -> list[Choice]:
-        return [choice for choice in self._choices.values() if not choice.done]
-
-    @property
-    def _one_token_remains(self) -> bool:
-        return all(len(choice.ids) + 1 == self._spec.params.max_tokens for choice in self._unfinished)
-
-    @property
-    def _must_split(self) -> bool:
-        """Choices of one prompt that differ already cannot share a prefill."""
-        return self._many and any(choice.ids or choice.done for choice in self._choices.values())
-
-    @property
     def _handoff_stands(self) -> bool:
         """Decode holds the KV and runs: prefill is not needed any more."""
         return self._committed and self._kind is not PlaceKind.ALONE and self.prefill != self.decode
@@ -423,10 +394,6 @@ class Coordinator:
     def _blame(self, worker: WorkerId | None) -> None:
         if worker is not None:
             self._exclude |= {worker}
-
-    def _forget_unaccepted(self) -> None:
-        for choice in self._choices.values():
-            choice.forget_unaccepted()
 
     def _due(self, choices: Iterable[Choice]) -> list[Action]:
         reasons = [(choice.number, choice.due_proposal()) for choice in choices]

@@ -126,15 +126,15 @@ def _reconcile(world: World, name: str, named: tuple[Position, ...], lacking: se
     for lease, attachment in list(link.attached.items()):
         if lease in lacking and attachment.answered:
             del link.attached[lease]
-            world.own("router").losses.append((attachment.flow, name))
+            world.own("router").losses.append((attachment.flow, name, lease))
         else:
             link.to_worker.extend(attachment.pending)
 
 
 def _bury(world: World, name: str) -> None:
     link: Link = world.own("link:" + name)
-    for attachment in link.attached.values():
-        world.own("router").losses.append((attachment.flow, name))
+    for lease, attachment in link.attached.items():
+        world.own("router").losses.append((attachment.flow, name, lease))
     link.attached.clear()
 
 

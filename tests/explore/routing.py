@@ -81,7 +81,7 @@ def send(world: World, flow: str, worker: str, command: Command) -> None:
         link.attached.pop(lease, None)
     elif not isinstance(command, Finish):
         if not link.up:
-            world.own("router").losses.append((flow, worker))
+            world.own("router").losses.append((flow, worker, lease))
             return
         if not isinstance(command, Fence) and lease not in link.attached:
             link.attached[lease] = Attachment(flow)
@@ -92,9 +92,11 @@ def send(world: World, flow: str, worker: str, command: Command) -> None:
         link.to_worker.append(command)
 
 
-def notice_loss(world: World) -> None:
-    flow, worker = world.own("router").losses.pop(0)
-    perform(world, flow, world.own("router").flows[flow].lost(worker))
+def hear_losses(world: World) -> None:
+    """A flow hears what its inbox holds before it waits for anything else, such as workers for another lease."""
+    while not world.look("router").dead and world.look("router").losses:
+        flow, worker, lease = world.own("router").losses.pop(0)
+        perform(world, flow, world.own("router").flows[flow].lost(worker, lease))
 
 
 def received(world: World, worker: str, flow: str, event: Event) -> None:

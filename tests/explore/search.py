@@ -54,6 +54,7 @@ def explore(scenario: Scenario, max_states: int | None = None, *, shortest: bool
             following = world.fork()
             try:
                 act(following, *args)
+                routing.hear_losses(following)
             except (Violation, ValueError, LookupError) as violation:
                 raise Violation(_story(scenario, came_from, key, number, repr(violation))) from violation
             reached = _key(following)
@@ -108,5 +109,6 @@ def _story(scenario: Scenario, came_from: CameFrom, key: bytes, last: int | None
         world = world.fork()
         if last is None or count < len(numbers):
             step[0](world, *step[1])
+            routing.hear_losses(world)
             world.key()
     return f"{scenario.name}: {end}\n  " + "\n  ".join(lines)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import is_dataclass
+from enum import Enum
+from types import FunctionType
 from typing import Any
 
-from kvtransfer.protocol.choices import Choice
+from kvtransfer.protocol.choices import Choice, Choices
 from kvtransfer.protocol.coordinator import Coordinator
 from kvtransfer.protocol.cover import Cover
 from kvtransfer.protocol.receiver import ReceiveLease
@@ -16,7 +19,7 @@ class Part:
     """A mutable piece of the world: copied with all that it holds, compared by value."""
 
 
-MUTABLE = (Part, Coordinator, Choice, SendAttempt, ReceiveLease, Cover)
+MUTABLE = (Part, Coordinator, Choices, Choice, SendAttempt, ReceiveLease, Cover)
 
 
 def clone(value: Any) -> Any:
@@ -24,8 +27,18 @@ def clone(value: Any) -> Any:
     kind = type(value)
     copier = _COPIERS.get(kind, _unknown)
     if copier is _unknown:
-        copier = _COPIERS[kind] = _copy_object if issubclass(kind, MUTABLE) else None
+        copier = _COPIERS[kind] = _copier(kind)
     return value if copier is None else copier(value)
+
+
+def _copier(kind: type) -> Callable[[Any], Any] | None:
+    """A type that is not known to be immutable must be one of MUTABLE, or states would share what they change."""
+    if issubclass(kind, MUTABLE):
+        return _copy_object
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen
+    if not (frozen or issubclass(kind, Enum | FunctionType)):
+        raise TypeError(f"{kind.__name__} is neither immutable nor one of MUTABLE")
+    return None
 
 
 def _copy_object(value: Any) -> Any:

@@ -19,8 +19,6 @@ def every(world: World) -> list[tuple[bool, Step]]:
 
 def ordinary(world: World) -> Iterator[Step]:
     router = world.look("router")
-    if router.losses:
-        yield routing.notice_loss, ()
     for flow in router.placing:
         for prefill, decode in routing.candidates(world, flow):
             yield routing.place, (flow, prefill, decode)

@@ -143,7 +143,7 @@ class Router(Part):
     tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # what the client has
     done: set[tuple[str, int]] = field(default_factory=set)
     endings: dict[str, str] = field(default_factory=dict)  # by flow
-    losses: list[tuple[str, str]] = field(default_factory=list)  # (flow, worker) that its inbox still holds
+    losses: list[tuple[str, str, LeaseId]] = field(default_factory=list)  # (flow, worker, lease) in inboxes
     num_leases: int = 0
     dead: bool = False
     cancelled: bool = False

@@ -1,0 +1,23 @@
+"""The protocol's promises hold in every reachable state, and the search would notice if they did not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.explore.mutants import MUTANTS
+from tests.explore.scenarios import QUICK
+from tests.explore.search import explore
+from tests.explore.world import Violation
+
+
+@pytest.mark.parametrize("scenario", QUICK, ids=lambda scenario: scenario.name)
+def test_every_order_keeps_the_promises(scenario, record_property):
+    found = explore(scenario, max_states=200_000)
+    record_property("states", found.num_states)
+    assert found.num_endings > 0
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.machine.__name__)
+def test_a_broken_machine_is_found_out(mutant):
+    with pytest.raises(Violation, match=mutant.machine.__name__):
+        explore(mutant.scenario, max_states=100_000, shortest=True)
