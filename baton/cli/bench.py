@@ -8,7 +8,7 @@ import typer
 
 app = typer.Typer(help="Load-test an OpenAI-compatible server.", invoke_without_command=True, pretty_exceptions_enable=False)
 
-TARGET, LOAD, LENGTHS, OUTPUT = "Server", "Load: one of --concurrency, --rate, --sweep, or a --trace", "Requests", "Report"
+TARGET, LOAD, LENGTHS, OUTPUT = "Server", "Load", "Requests", "Report"
 
 
 @app.callback()
@@ -61,7 +61,7 @@ def bench(
         int, typer.Option(help="Leave out what is longer, prompt and answer, once shrunk; 0: nothing.", rich_help_panel=LENGTHS)
     ] = 0,
     slo: Annotated[
-        list[str] | None, typer.Option(help="Longest times in ms: ttft:500,itl:50 (also tpot, e2e).", rich_help_panel=OUTPUT)
+        list[str] | None, typer.Option(help="Longest times in ms: ttft:500,itl:50,pause:…,tpot:…,e2e:…", rich_help_panel=OUTPUT)
     ] = None,
     out: Annotated[
         str, typer.Option(help="Write FILE.json, FILE.csv and FILE.html.", metavar="FILE", rich_help_panel=OUTPUT)

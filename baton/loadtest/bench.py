@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class Options:
     duration_s: float = 0.0
     num_warmup: int = 4
     seed: int | None = None
-    slo: Slo = Slo()
+    slo: Slo = field(default_factory=Slo)
     timeout_s: float = 600.0
     title: str = "Load test"
     with_limits: bool = True
@@ -147,7 +147,6 @@ def _warmup(options: Options, plan: Plan, seed: int) -> Plan:
     """Requests of the same kind, other text, a few at a time."""
     like = plan.requests[: options.num_warmup]
     longest = max(like, key=lambda request: request.input_len)
-    lengths = Drawn(
-        Lengths(longest.input_len, longest.input_len), Lengths(longest.output_len, longest.output_len), 0, options.as_ids
-    )
-    return Plan("warm-up", lengths.requests(options.num_warmup, seed - 1), None, min(4, options.num_warmup), None)
+    inputs, outputs = (Lengths(tokens, tokens) for tokens in (longest.input_len, longest.output_len))
+    requests = Drawn(inputs, outputs, as_ids=options.as_ids).requests(options.num_warmup, seed - 1)
+    return Plan("warm-up", requests, None, min(4, options.num_warmup), None)

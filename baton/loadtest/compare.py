@@ -121,6 +121,5 @@ def _thinned(timing: Timing, step: int) -> Timing:
     """Every step-th gap in order of size, so that what is left spreads as before."""
     if step == 1:
         return timing
-    return replace(
-        timing, itls=tuple(sorted(timing.itls)[step // 2 :: step]), waits_s=tuple(sorted(timing.waits_s)[step // 2 :: step])
-    )
+    itls, pauses_s = sorted(timing.itls), sorted(timing.pauses_s)
+    return replace(timing, itls=tuple(itls[step // 2 :: step]), pauses_s=tuple(pauses_s[step // 2 :: step]))

@@ -108,12 +108,7 @@ def watch(console: Console, label: str, num: int) -> Iterator[Live]:
     if not console.is_terminal:
         yield LineView(console, label, num)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[state]}"),
-    )
+    state = TextColumn("{task.fields[state]}")
+    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), state)
     with Progress(*columns, console=console, transient=True) as progress:
         yield BarView(progress, progress.add_task(label, total=num, state=""))

@@ -62,8 +62,8 @@ class Distribution:
 class Summary:
     """What a run showed. Rates are per second of `span_s`, from the first request's due time to the last one's end.
 
-    Distributions and tokens are of successful requests alone; `errors` are counts by kind. Goodput counts requests that succeeded within every
-    SLO, `missed` those over each. `late_s` is how long after its due time the harness sent each request.
+    Distributions and tokens are of successful requests alone; `errors` are counts by kind. Goodput counts requests that
+    succeeded within every SLO, `missed` those over each. `late` is how long after its due time each request was sent.
     """
 
     num: int
@@ -93,7 +93,7 @@ class Summary:
         return count / self.span_s if self.span_s else 0.0
 
 
-LATENCIES = ("ttft", "itl", "wait", "tpot", "e2e")
+LATENCIES = ("ttft", "itl", "pause", "tpot", "e2e")
 
 
 def summarise(outcomes: Sequence[Outcome], slo: Slo) -> Summary:
@@ -123,7 +123,7 @@ def latencies(timings: Sequence[Timing]) -> dict[str, Distribution]:
     all_of = {
         "ttft": Distribution.of((timing.ttft_s, 1) for timing in timings),
         "itl": Distribution.of(pair for timing in timings for pair in timing.itls),
-        "wait": Distribution.of((wait_s, 1) for timing in timings for wait_s in timing.waits_s),
+        "pause": Distribution.of((pause_s, 1) for timing in timings for pause_s in timing.pauses_s),
         "tpot": Distribution.of((timing.tpot_s, 1) for timing in timings if timing.tpot_s is not None),
         "e2e": Distribution.of((timing.e2e_s, 1) for timing in timings),
     }

@@ -9,7 +9,7 @@ from baton.loadtest.result import Result, Run
 from baton.loadtest.timing import timing_of
 
 REQUEST = ("run", "request", "intended_ms", "sent_ms")
-TIMES = ("ttft_ms", "tpot_ms", "slow_itl_ms", "e2e_ms")
+TIMES = ("ttft_ms", "tpot_ms", "slow_itl_ms", "slow_pause_ms", "e2e_ms")
 TOKENS = ("prompt_tokens", "cached_tokens", "output_tokens", "messages", "counted_by")
 COLUMNS = (*REQUEST, *TIMES, *TOKENS, "slo_failed", "error")
 
@@ -30,7 +30,7 @@ def _rows(run: Run) -> list[list[object]]:
         failed = ""
         if not outcome.error:
             timing = timing_of(outcome)
-            times = [_ms(timing.ttft_s), _ms(timing.tpot_s), _ms(timing.slow_itl_s), _ms(timing.e2e_s)]
+            times = [_ms(timing.ttft_s), _ms(timing.tpot_s), _ms(timing.of("itl")), _ms(timing.of("pause")), _ms(timing.e2e_s)]
             failed = " ".join(run.slo.failed(timing))
         tokens = [outcome.prompt_tokens, outcome.cached_tokens, outcome.output_tokens, len(outcome.messages)]
         head = [run.label, outcome.number, _ms(outcome.intended_s), _ms(outcome.sent_s)]

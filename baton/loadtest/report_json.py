@@ -1,4 +1,4 @@
-"""A result as JSON, for programs and for `compare`: the figures, then every request with its messages. Times are milliseconds."""
+"""A result as JSON, for programs and for `compare`: figures, then every request with its messages. Times in milliseconds."""
 
 from __future__ import annotations
 

@@ -37,15 +37,16 @@ def _run(run: Run) -> Group:
     parts: list[RenderableType] = [Text(f"\n{run.label}", style="bold"), Text(facts, style="dim"), Text(verdict(summary))]
     if summary.num_ok:
         parts.append(_latencies(run))
-    good = f", goodput {number(summary.per_s(summary.num_good))}/s ({percent(summary.attained)})" if run.slo.limits else ""
-    parts.append(
-        Text(
-            f"{number(summary.per_s(summary.num_ok))} requests/s, {number(summary.per_s(summary.output_tokens))} output tokens/s, "
-            f"{number(summary.per_s(summary.input_tokens))} input tokens/s over {duration(summary.span_s)}{good}; "
-            f"success {percent(summary.success)}, errors: {errors(summary)}"
-        )
-    )
+    parts.append(Text(_rates(run)))
     return Group(*parts)
+
+
+def _rates(run: Run) -> str:
+    summary = run.summary
+    counts = {"requests": summary.num_ok, "output tokens": summary.output_tokens, "input tokens": summary.input_tokens}
+    said = ", ".join(f"{number(summary.per_s(num))} {name}/s" for name, num in counts.items())
+    good = f"; goodput {number(summary.per_s(summary.num_good))}/s ({percent(summary.attained)})" if run.slo.limits else ""
+    return f"{said} over {duration(summary.span_s)}{good}; success {percent(summary.success)}, errors: {errors(summary)}"
 
 
 def _latencies(run: Run) -> Table:
@@ -63,21 +64,15 @@ def _latencies(run: Run) -> Table:
     return table
 
 
+OVERVIEW = (
+    *("run", "requests/s", "goodput/s", "SLOs kept", "output tokens/s"),
+    *("TTFT p50", "p99", "ITL p50", "p99", "max", "success"),
+)
+
+
 def _overview(result: Result) -> Table:
     table = Table(title="\nAll runs", title_justify="left", box=None, header_style="dim")
-    for name in (
-        "run",
-        "requests/s",
-        "goodput/s",
-        "SLOs kept",
-        "output tokens/s",
-        "TTFT p50",
-        "p99",
-        "ITL p50",
-        "p99",
-        "max",
-        "success",
-    ):
+    for name in OVERVIEW:
         table.add_column(name, justify="left" if name == "run" else "right")
     for run in result.runs:
         summary = run.summary

@@ -10,6 +10,9 @@ from baton.loadtest.measure import Summary, summarise
 from baton.loadtest.record import Outcome
 from baton.loadtest.slo import Slo
 
+GOAL = 0.9
+"""The part of requests that should keep every SLO, as goodput is usually judged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -49,25 +52,29 @@ class Result:
         """Open-loop runs by rate."""
         return tuple(sorted((run for run in self.runs if run.rate is not None), key=lambda run: run.rate or 0.0))
 
+    def highlight(self) -> Run:
+        """The run to look at first: the highest rate at which enough requests kept every SLO, else the first run."""
+        good = [run for run in self.rates if self.slo.limits and run.summary.attained >= GOAL]
+        return good[-1] if good else self.runs[0]
+
     def notes(self) -> list[str]:
         """What a reader must know before trusting the figures."""
-        return [note for run in self.runs for note in _notes(run, self.limits)]
+        notes = [f"{run.label}: {note}" for run in self.runs for note in _notes(run, self.limits)]
+        if any(run.summary.errors for run in self.runs):
+            notes.append("Some requests failed; latencies are those of the others.")
+        return notes
 
 
 def _notes(run: Run, limits: Limits | None) -> list[str]:
     summary, notes = run.summary, []
     if summary.num and (late_s := summary.late.percentile(99)) > max(0.005, 0.01 * _median(summary, "ttft")):
-        notes.append(f"{run.label}: the harness sent 1 % of the requests more than {late_s * 1e3:.0f} ms late.")
+        notes.append(f"the harness sent 1 % of the requests more than {late_s * 1e3:.0f} ms late.")
     if limits and summary.per_s(summary.output_tokens) > limits.tokens_per_s / 2:
-        notes.append(f"{run.label}: over half of the tokens per second that the harness can take; its own delays may show.")
+        notes.append("over half of the tokens per second that the harness can take; its own delays may show.")
     if limits and summary.per_s(summary.num) > limits.requests_per_s / 2:
-        notes.append(f"{run.label}: over half of the requests per second that the harness can drive; its own delays may show.")
+        notes.append("over half of the requests per second that the harness can drive; its own delays may show.")
     if summary.counted_by.get("messages"):
-        notes.append(f"{run.label}: the server counts no tokens, so a message is taken for one; token figures may be too low.")
-    if summary.num and summary.num_ok < summary.num:
-        notes.append(
-            f"{run.label}: {summary.num - summary.num_ok} of {summary.num} requests failed; latencies are of the others."
-        )
+        notes.append("the server counts no tokens, so a message is taken for one; token figures may be too low.")
     return notes
 
 

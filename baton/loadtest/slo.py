@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from baton.loadtest.errors import BenchError
 from baton.loadtest.timing import Timing
 
-NAMES = ("ttft", "itl", "tpot", "e2e")
+NAMES = ("ttft", "itl", "pause", "tpot", "e2e")
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
     """Longest times in seconds by name; a name that is missing has no limit.
 
-    `itl` is held by the mean of the slowest tenth of a request's waits between messages, as Mooncake counts it: a pause
-    counts whole, however many tokens the message brings that ends it.
+    Of a request's many gaps the mean of the slowest tenth is held, as Mooncake has it: of the gaps between tokens for `itl`,
+    between messages for `pause`, where a stall counts whole, however many tokens the message brings that ends it.
     """
 
     limits: tuple[tuple[str, float], ...] = ()

@@ -22,9 +22,9 @@ MODEL = "stub"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A message of `tokens[i]` tokens each: the first after `first_s`, the others `gap_s` apart. `role`: a chat's opening at once.
+    """Messages of `tokens[i]` tokens: the first after `first_s`, the others `gap_s` apart. A chat's role comes at once.
 
-    `status` other than 200 refuses instead; `cut_after` messages the connection is closed (0: never).
+    A `status` other than 200 refuses instead; after `cut_after` messages the connection is closed (0: never).
     """
 
     tokens: tuple[int, ...] = (1,)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from baton.loadtest.measure import Summary
 
 MEANINGS = {
-    "ttft": "time to the first token",
-    "itl": "time between tokens",
-    "wait": "pause between messages",
-    "tpot": "mean time per token after the first",
-    "e2e": "time to the end of the answer",
+    "ttft": "to the first token",
+    "itl": "between tokens",
+    "pause": "between messages",
+    "tpot": "per token after the first",
+    "e2e": "to the end",
 }
 
 
@@ -21,6 +21,14 @@ def duration(seconds: float) -> str:
         ms = seconds * 1e3
         return f"{ms:.{max(0, 2 - _magnitude(ms))}f} ms"
     return f"{seconds:.{max(0, 2 - _magnitude(seconds))}f} s"
+
+
+def tick(seconds: float) -> str:
+    """A round duration, as short as it can be."""
+    if not seconds:
+        return "0"
+    unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
+    return f"{seconds / size:.4g} {unit}"
 
 
 def number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What a run sends: requests with their prompts, and in an open loop when each is due. Built before the run, so that it costs none."""
+"""What a run sends: requests with their prompts, and in an open loop when each is due. All is made before the run starts."""
 
 from __future__ import annotations
 
