@@ -14,7 +14,19 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from baton.engine.api import Broken, Engine, EngineEvent, EngineStopped, Evicted, Handle, NoRoom, Reservation, Sampled, Started
+from baton.engine.api import (
+    Broken,
+    Engine,
+    EngineEvent,
+    EngineFailure,
+    EngineStopped,
+    Evicted,
+    Handle,
+    NoRoom,
+    Reservation,
+    Sampled,
+    Started,
+)
 from baton.engine.hold import hold
 from baton.wire.records import LeaseRecord
 from baton.wire.types import (
@@ -37,10 +49,6 @@ from baton.wire.types import (
 from kvtransfer.receiver import Receiver
 
 log = logging.getLogger(__name__)
-
-
-class EngineFailure(Exception):
-    """The request broke inside the engine."""
 
 
 class DecodeAttempt:
@@ -71,7 +79,7 @@ class DecodeAttempt:
         self._arrived = asyncio.Event()
         self._live = set(command.spec.choices)
         self._stops: asyncio.Queue[int | None] = asyncio.Queue()
-        self._broken: str | None = None
+        self._broken: Broken | None = None
         self._queue_s: float | None = None
         self._started_at = 0.0
 
@@ -89,7 +97,9 @@ class DecodeAttempt:
             self._fail("deadline", "the request's deadline passed at decode")
         except EngineStopped as error:
             self._fail("engine_stopped", str(error), retryable=True)
-        except (EngineFailure, ValueError) as error:
+        except EngineFailure as error:
+            self._fail("engine", str(error), retryable=error.retryable)
+        except ValueError as error:
             self._fail("engine", str(error))
         except Exception as error:  # the edge of a request: it alone fails
             log.exception("a decode lease failed")
@@ -191,8 +201,8 @@ class DecodeAttempt:
             case Evicted(_, choice):
                 self._tell(Preempted(self._lease, self._record.epoch, choice))
                 self._close(choice)
-            case Broken(_, message):
-                self._broken = message
+            case Broken():
+                self._broken = event
                 self._stops.put_nowait(None)
 
     def _take(self, event: Sampled) -> None:

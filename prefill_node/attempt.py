@@ -13,7 +13,19 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from baton.engine.api import Broken, Computed, Engine, EngineEvent, EngineStopped, Handle, NoRoom, Reservation, Sampled, Started
+from baton.engine.api import (
+    Broken,
+    Computed,
+    Engine,
+    EngineEvent,
+    EngineFailure,
+    EngineStopped,
+    Handle,
+    NoRoom,
+    Reservation,
+    Sampled,
+    Started,
+)
 from baton.engine.hold import hold
 from baton.wire.errors import TransferError
 from baton.wire.records import LeaseRecord
@@ -22,10 +34,6 @@ from kvtransfer.outgoing import Outgoing
 from kvtransfer.sender import Sender
 
 log = logging.getLogger(__name__)
-
-
-class EngineFailure(Exception):
-    """The request broke inside the engine."""
 
 
 class PrefillAttempt:
@@ -68,7 +76,9 @@ class PrefillAttempt:
             self._fail("deadline", "the request's deadline passed at prefill", retryable=False)
         except EngineStopped as error:
             self._fail("engine_stopped", str(error))
-        except (EngineFailure, ValueError) as error:
+        except EngineFailure as error:
+            self._fail("engine", str(error), retryable=error.retryable)
+        except ValueError as error:
             self._fail("engine", str(error), retryable=False)
         except Exception as error:  # the edge of a request: it alone fails
             log.exception("a prefill attempt failed")
@@ -121,8 +131,8 @@ class PrefillAttempt:
                 self._computed(num_tokens)
             case Sampled():
                 self._take(event)
-            case Broken(_, message):
-                self._give_up(EngineFailure(message))
+            case Broken():
+                self._give_up(EngineFailure(event))
 
     def _computed(self, num_tokens: int) -> None:
         if self._outgoing is None:

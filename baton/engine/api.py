@@ -54,10 +54,15 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The request failed inside the engine; batch mates are unharmed. Its blocks are freed on `release`."""
+    """The request failed inside the engine. Its blocks are freed on `release`.
+
+    `request_fault`: what it asks for cannot be had, and another engine would say the same; else a step or the engine failed,
+    and the request may be tried elsewhere.
+    """
 
     handle: Handle
     message: str
+    request_fault: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,14 @@ class EngineStopped(Exception):
     """The engine has stopped, or failed as a whole: it takes no more requests."""
 
 
+class EngineFailure(Exception):
+    """A Broken event, for whoever awaits its request."""
+
+    def __init__(self, broken: Broken):
+        super().__init__(broken.message)
+        self.retryable = not broken.request_fault
+
+
 class BlockStore(Protocol):
     """The pool as a transfer sees it (kvtransfer/store.py has the same Protocol; neither side imports the other).
 
@@ -141,6 +154,11 @@ class Engine(Protocol):
     async def start(self, on_events: Callable[[Sequence[EngineEvent]], None]) -> None: ...
 
     async def stop(self) -> None: ...
+
+    async def failed(self) -> str:
+        """Waits, without bound, for the engine to fail as a whole, and returns why: its process is of no more use. Every
+        request has its Broken event by then. To be called after `start`; `stop` is not a failure."""
+        ...
 
     async def prefill(self, spec: RequestSpec) -> Reservation:
         """Queues a prefill-only request: Computed events as chunks finish, then one Sampled per choice (index

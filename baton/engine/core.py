@@ -79,7 +79,7 @@ class EngineCore:
                 self._forget_choice(sequence)
                 self._events.append(Evicted(sequence.request.handle, sequence.choice))
         for sequence in plan.starved:
-            self._break(sequence.request, "the request has outgrown the KV pool")
+            self._break(sequence.request, "the request has outgrown the KV pool", request_fault=True)
         for work in plan.work:
             self._start(work.sequence)
         self._is_stalled = not plan.work
@@ -126,7 +126,7 @@ class EngineCore:
         for sequence, outcomes in sampled:
             errors = [outcome for outcome in outcomes if isinstance(outcome, SamplingError)]
             if errors:
-                self._break(sequence.request, str(errors[0]))
+                self._break(sequence.request, str(errors[0]), request_fault=True)
             elif not sequence.request.is_broken:
                 self._accept(sequence, [outcome for outcome in outcomes if isinstance(outcome, Token)])
 
@@ -276,14 +276,14 @@ class EngineCore:
         del request.sequences[sequence.choice]
         request.is_finished = not request.sequences
 
-    def _break(self, request: Request, message: str) -> None:
+    def _break(self, request: Request, message: str, *, request_fault: bool = False) -> None:
         """Fails one request. Its blocks stay with it until `release`: somebody may still be reading them."""
         if request.is_broken:
             return
         request.is_broken = request.is_finished = True
         for sequence in request.live:
             self.scheduler.unlist(sequence)
-        self._events.append(Broken(request.handle, message))
+        self._events.append(Broken(request.handle, message, request_fault))
 
     # --- state -------------------------------------------------------------------------------------------------------
 

@@ -237,6 +237,7 @@ def test_a_request_that_outgrows_the_pool_breaks_and_the_engine_lives() -> None:
     handle = core.generate(spec_of(PROMPT[:9], with_params(max_tokens=100))).handle
     events = run_until_idle(core)
     assert isinstance(events[-1], Broken)
+    assert events[-1].request_fault
     core.release(handle)
     assert generate(core, spec_of(PROMPT[:4])) == {0: expected_greedy(PROMPT[:4], 16)}
 
@@ -315,6 +316,7 @@ def test_a_failing_step_fails_its_requests_only() -> None:
     broken = [event for event in core.step() if isinstance(event, Broken)]
     assert [event.handle for event in broken] == doomed
     assert "kernel said no" in broken[0].message
+    assert not any(event.request_fault for event in broken), "another engine may manage"
     core.model.before_step = lambda batch: None  # type: ignore[attr-defined]
     assert core.stats().kv_blocks_used > 0, "blocks stay until release"
     for handle in doomed:
@@ -328,7 +330,7 @@ def test_a_failing_draw_fails_its_request_only() -> None:
     bad = core.generate(spec_of(PROMPT[:5], with_params(temperature=1.0, top_k="many"))).handle
     good = core.generate(spec_of(PROMPT)).handle
     events = run_until_idle(core)
-    assert [event.handle for event in events if isinstance(event, Broken)] == [bad]
+    assert [(event.handle, event.request_fault) for event in events if isinstance(event, Broken)] == [(bad, True)]
     assert outputs(events, good) == {0: expected_greedy(PROMPT, 16)}
     core.release(bad)
     assert_idle(core)

@@ -6,10 +6,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+import torch
 from node_support import BLOCK_SIZE, Node, Script, alone, node, spec
 
 from baton.cli.worker import Hooks
+from baton.engine.kernels.interface import StepBatch
 from baton.engine.weights import LoadedModel
+from baton.engine.weights.load import AnyDecoder
 from baton.wire.types import (
     Committed,
     Failed,
@@ -196,6 +200,46 @@ async def test_a_finished_choice_stops_and_the_others_go_on(model: LoadedModel) 
         await decode.until(lambda: 0 < decode.link.load.overrun_tokens_total < 10)
         script.end()
         assert script.ids(0) == (await alone(model, [request]))[0][0]
+
+
+class Spoiled:
+    """A model whose logits are what `fault` makes of them."""
+
+    def __init__(self, model: AnyDecoder, fault: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.spec = model.spec
+        self._model = model
+        self._fault = fault
+
+    def forward(self, batch: StepBatch, pool: torch.Tensor) -> torch.Tensor:
+        return self._fault(self._model.forward(batch, pool))
+
+
+def no_kernel(_logits: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("kernel said no")
+
+
+def no_number(logits: torch.Tensor) -> torch.Tensor:
+    return logits * float("nan")
+
+
+@pytest.mark.parametrize(("fault", "retryable"), [(no_kernel, True), (no_number, False)])
+async def test_a_failed_step_may_be_tried_elsewhere_and_a_bad_request_may_not(
+    model: LoadedModel, fault: Callable[[torch.Tensor], torch.Tensor], retryable: bool
+) -> None:
+    spoiled = replace(model, model=Spoiled(model.model, fault))
+    async with node(spoiled, Role.PREFILL) as bad_prefill, node(spoiled, Role.DECODE) as bad_decode:
+        script = Script(spec(20))
+        script.prefill(bad_prefill, None)
+        failed = await script.until(Failed)
+        assert (failed.reason, failed.retryable) == ("engine", retryable)
+        script.end()
+        async with node(model, Role.PREFILL) as prefill:
+            script = Script(spec(20))
+            await script.reserve(bad_decode)
+            script.prefill(prefill, bad_decode)
+            failed = await script.until(Failed)
+            assert (failed.reason, failed.retryable) == ("engine", retryable)
+            script.end()
 
 
 async def test_the_youngest_is_handed_back_for_want_of_room(model: LoadedModel) -> None:
