@@ -39,7 +39,7 @@ class DecodeService:
     async def __aexit__(self, *error: Any) -> None:
         for lease in list(self._attempts):
             self.end(lease)
-        await self._tasks.__aexit__(*error)
+        await self._tasks.__aexit__(None, None, None)  # what ended the caller goes on by itself, not in a group
 
     def start(self, record: LeaseRecord, command: StartDecode) -> None:
         _, before = self._attempts.get(command.lease, (None, None))

@@ -33,7 +33,7 @@ class PrefillService:
     async def __aexit__(self, *error: Any) -> None:
         for lease in list(self._attempts):
             self.end(lease)
-        await self._tasks.__aexit__(*error)
+        await self._tasks.__aexit__(None, None, None)  # what ended the caller goes on by itself, not in a group
 
     def start(self, record: LeaseRecord, command: StartPrefill) -> None:
         self.end(command.lease)

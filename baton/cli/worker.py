@@ -1,6 +1,7 @@
 """The composition root of a worker process: one engine, one or both services over it, one port.
 
 bind the port -> load the model -> engine, services, server -> ready ... first signal: refuse starts, wait for leases -> stop
+                                                                 ... the engine fails: not serving, links break -> exit status 1
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from baton.cli.kv_size import auto_blocks
 from baton.cli.worker_parts import Parts
 from baton.cluster.config import WorkerConfig
-from baton.cluster.lifecycle import Shutdown, StartupError, fail
+from baton.cluster.lifecycle import RunError, Shutdown, StartupError, fail
 from baton.cluster.lifecycle import run as run_process
 from baton.cluster.sources import ConfigError, from_argv
 from baton.cluster.status import LOADING, READY, report
@@ -64,7 +66,7 @@ def run(config: WorkerConfig, hooks: Hooks | None = None) -> int:
 
 
 async def serve(config: WorkerConfig, shutdown: Shutdown, hooks: Hooks) -> None:
-    """Serves from the ready line to the first signal, then drains. Raises StartupError."""
+    """Serves from the ready line to the first signal, then drains. Raises StartupError, RunError."""
     try:
         server = WorkerServer(config.host, config.port, config.cluster_token)
         loaded = await asyncio.to_thread(_load, config, shutdown)
@@ -72,14 +74,27 @@ async def serve(config: WorkerConfig, shutdown: Shutdown, hooks: Hooks) -> None:
         raise StartupError(str(error)) from error
     except _Interrupted:
         return
-    async with build(config, hooks, loaded, server) as links:
+    async with build(config, hooks, loaded, server) as worker:
         report(READY, address=server.address, role=config.role, model=loaded.card.name)
-        await shutdown.wait()
-        await _drain(config, links, server)
+        await _unless_failed(worker, _until_drained(worker, shutdown, config.drain_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker that serves: what `serve` watches and drains."""
+
+    engine: EngineLoop
+    links: LinkServer
+    server: WorkerServer
+
+    async def refuse(self) -> None:
+        """Takes no more work, and says so to routers and to probes of health."""
+        self.links.draining = True
+        await self.server.drain()
 
 
 @asynccontextmanager
-async def build(config: WorkerConfig, hooks: Hooks, loaded: LoadedModel, server: WorkerServer) -> AsyncIterator[LinkServer]:
+async def build(config: WorkerConfig, hooks: Hooks, loaded: LoadedModel, server: WorkerServer) -> AsyncIterator[Worker]:
     """A worker that serves inside, and has ended every lease and given everything back outside."""
     engine = EngineLoop(_core(config, loaded), loaded.card, loaded.identity, hooks.step_gate)
     async with AsyncExitStack() as stack:
@@ -89,18 +104,33 @@ async def build(config: WorkerConfig, hooks: Hooks, loaded: LoadedModel, server:
         stack.push_async_callback(links.stop)
         stack.push_async_callback(server.stop)
         await server.start(links, parts.kv_handlers)
-        yield links
+        yield Worker(engine, links, server)
 
 
-async def _drain(config: WorkerConfig, links: LinkServer, server: WorkerServer) -> None:
-    links.draining = True
-    await server.drain()
-    log.info("draining: %d leases left", links.num_leases)
+async def _unless_failed(worker: Worker, life: Coroutine[Any, Any, None]) -> None:
+    """Runs `life` to its end. Raises RunError as soon as the engine fails: routers go elsewhere when the links break."""
+    living, failing = asyncio.create_task(life), asyncio.create_task(worker.engine.failed())
     try:
-        async with asyncio.timeout(config.drain_s):
-            await links.drained()
-    except TimeoutError:
-        log.warning("%d leases did not end within %g s", links.num_leases, config.drain_s)
+        await asyncio.wait({living, failing}, return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            await worker.refuse()
+            raise RunError(failing.result())
+        await living
+    finally:
+        for task in (living, failing):
+            task.cancel()
+        await asyncio.wait({living, failing})
+
+
+async def _until_drained(worker: Worker, shutdown: Shutdown, drain_s: float) -> None:
+    await shutdown.wait()
+    await worker.refuse()
+    log.info("draining: %d leases left", worker.links.num_leases)
+    try:
+        async with asyncio.timeout(drain_s):
+            await worker.links.drained()
+    except TimeoutError as error:
+        raise RunError(f"{worker.links.num_leases} leases did not end within {drain_s:g} s") from error
 
 
 def _core(config: WorkerConfig, loaded: LoadedModel) -> EngineCore:

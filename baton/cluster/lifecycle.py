@@ -26,6 +26,10 @@ class StartupError(Exception):
     """A start that failed for a reason outside this program; the message names cause and fix and is shown as it is."""
 
 
+class RunError(Exception):
+    """The end of a process that had started and did not end well; the message says why and is shown as it is."""
+
+
 class Shutdown:
     """Tells a process to drain. Raised by the first signal, or by anybody who calls `begin`."""
 
@@ -54,7 +58,7 @@ def run(main: Callable[[Shutdown], Awaitable[None]], *, log_level: LogLevel = "i
     try:
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(_until_stopped(main))
-    except (StartupError, ConfigError, BatonError) as error:
+    except (StartupError, RunError, ConfigError, BatonError) as error:
         fail(str(error), told=told)
     except Exception as error:  # the process edge: whatever it was, the launcher hears of it
         logger.exception("the process failed")
@@ -63,7 +67,7 @@ def run(main: Callable[[Shutdown], Awaitable[None]], *, log_level: LogLevel = "i
 
 
 def fail(message: str, *, told: bool = True) -> None:
-    """Says why a start failed, without a traceback: a status line for a launcher, and plain text for a person."""
+    """Says why a start or a run failed, without a traceback: a status line for a launcher, and plain text for a person."""
     if told:
         report(FAILED, error=message)
     print(f"error: {message}", file=sys.stderr, flush=True)

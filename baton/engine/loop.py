@@ -66,6 +66,7 @@ class EngineLoop:
         self._thread = Thread(target=self._main, name="engine", daemon=True)
         self._stats = core.stats()
         self._is_stopping = False
+        self._failure: asyncio.Future[str]
 
     # --- on the asyncio loop -----------------------------------------------------------------------------------------
 
@@ -73,6 +74,7 @@ class EngineLoop:
         """Starts the thread. OSError if it may not run on the configured cpus."""
         self._loop = asyncio.get_running_loop()
         self._on_events = on_events
+        self._failure = self._loop.create_future()
         self._thread.start()
         await self._call(self._pin)
 
@@ -86,6 +88,9 @@ class EngineLoop:
         await asyncio.to_thread(self._thread.join, _STOP_S)
         if self._thread.is_alive():
             raise TimeoutError(f"the engine is still in a step after {_STOP_S:.0f} s")
+
+    async def failed(self) -> str:
+        return await asyncio.shield(self._failure)
 
     async def prefill(self, spec: RequestSpec) -> Reservation:
         return await self._admit(partial(self.core.prefill, spec))
@@ -150,7 +155,7 @@ class EngineLoop:
                 pass
         except Exception as error:  # the edge of the thread: a fault of ours must leave no request waiting
             _log.critical("the engine failed", exc_info=True)
-            self._refuse(f"the engine failed: {error}")
+            self._end(f"the engine failed: {type(error).__name__}: {error}")
 
     def _turn(self) -> bool:
         """Commands, then a step if there is anything to do. False: stop."""
@@ -182,8 +187,13 @@ class EngineLoop:
             # one turn of the loop later than a reply: whoever awaits a reservation knows its handle before its first event
             self._loop.call_soon_threadsafe(self._loop.call_soon, self._on_events, events)
 
-    def _refuse(self, message: str) -> None:
-        self._publish(self.core.break_all(message))
+    def _end(self, message: str) -> None:
+        """Breaks what is here, tells who watches, and refuses every command until `stop`."""
+        try:
+            self._publish(self.core.break_all(message))
+        except Exception:  # a core that lost its own order: who waits for its events learns it from the end of the process
+            _log.critical("the engine cannot break its requests", exc_info=True)
+        self._loop.call_soon_threadsafe(self._failure.set_result, message)
         for command in iter(self._commands.get, None):
             reply = _Reply(command.future, error=EngineStopped(message))
             self._loop.call_soon_threadsafe(self._answer, [reply])

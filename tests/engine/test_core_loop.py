@@ -240,6 +240,35 @@ async def test_a_failing_engine_breaks_everything_and_answers_everyone() -> None
         await engine.release(handle)
 
 
+async def test_a_failing_engine_is_heard_of() -> None:
+    async with running(make_core(), lambda: (_ for _ in ()).throw(MemoryError("none left"))) as (engine, listener):
+        watching = asyncio.ensure_future(engine.failed())
+        handle = (await engine.generate(spec_of(PROMPT))).handle
+        async with asyncio.timeout(DEADLINE_S):
+            assert await watching == await engine.failed() == "the engine failed: MemoryError: none left"
+        await listener.until(lambda event: isinstance(event, Broken) and event.handle == handle)
+
+
+async def test_an_engine_that_cannot_even_break_its_requests_answers_everyone() -> None:
+    core = make_core()
+    core.break_all = lambda message: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    core.scheduler.schedule = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    async with running(core) as (engine, _):
+        await engine.generate(spec_of(PROMPT))
+        async with asyncio.timeout(DEADLINE_S):
+            await engine.failed()
+            with pytest.raises(EngineStopped):
+                await engine.reserve(spec_of(PROMPT))
+
+
+async def test_an_engine_that_is_stopped_has_not_failed() -> None:
+    async with running(make_core()) as (engine, _):
+        watching = asyncio.ensure_future(engine.failed())
+    await asyncio.sleep(0)
+    assert not watching.done()
+    watching.cancel()
+
+
 async def test_stop_ends_the_thread_and_later_calls_are_refused() -> None:
     core = make_core(num_blocks=1000)
     engine = EngineLoop(core, CARD, IDENTITY)

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 GATE_VARIABLE = "TEST_STEP_GATE"
-_FORMAT = struct.Struct("dQQQ")  # seconds to sleep before a step; steps begun; steps come for; steps that may begin
-_DELAY, _STEPS, _COME, _LIMIT = (struct.calcsize("d" + "Q" * i) - 8 for i in range(4))
+_FORMAT = struct.Struct("dQQQQ")  # seconds to sleep before a step; steps begun, come for, that may begin; whether one fails
+_DELAY, _STEPS, _COME, _LIMIT, _FAILING = (struct.calcsize("d" + "Q" * i) - 8 for i in range(5))
 _NO_LIMIT = 2**64 - 1
 _AT_GATE_S = 30.0
 
 
 class Gate:
-    """The test's end opens, holds, limits and slows; the worker's end calls `step` before each step, on a thread that may wait."""
+    """The test's end opens, holds, limits and slows; the worker's end calls `step` before each step, on a thread of its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,8 +57,16 @@ class Gate:
         try:
             yield
         finally:
-            self._put(_LIMIT, _NO_LIMIT)
-            fcntl.flock(self._barrier, fcntl.LOCK_UN)
+            self.lift()
+
+    def lift(self) -> None:
+        """Ends a limit early."""
+        self._put(_LIMIT, _NO_LIMIT)
+        fcntl.flock(self._barrier, fcntl.LOCK_UN)
+
+    def fail(self) -> None:
+        """The next step ends in an exception on the engine's thread; the worker's next life steps as ever."""
+        self._put(_FAILING, 1)
 
     @property
     def steps(self) -> int:
@@ -80,10 +88,13 @@ class Gate:
     def open(self) -> None:
         """The worker's end, first of all: an earlier life may have died at the gate."""
         self._put(_COME, self.steps)
+        self._put(_FAILING, 0)
 
     def step(self) -> None:
         self._put(_COME, self.steps + 1)
         self._pass(self._file)
+        if self._get(_FAILING):
+            raise RuntimeError("the test breaks the engine")
         if self.steps >= self._get(_LIMIT):
             self._pass(self._barrier)
         delay_s = struct.unpack_from("d", self._memory, _DELAY)[0]
