@@ -1,6 +1,7 @@
 """The router's end of a link: one worker, dialled for ever, resumed after short breaks, declared dead after long ones.
 
 link id A  ──stream──x  grace: redial, resume  ──stream──x  grace over: LinkDied to every inbox, link id B ──stream── ...
+                                                            or sooner, when nothing listens there or another life answers
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from baton.wire.errors import BatonError
-from baton.wire.link_stream import LinkBroken, Stream
+from baton.wire.link_stream import LinkBroken, NobodyListens, Stream
 from baton.wire.types import (
     Command,
     Committed,
@@ -101,7 +102,8 @@ class WorkerLink:
 
     `run` is owned by the caller and never returns; cancelling it closes the link. `on_change` is called on the loop after
     every change of `up`, `info`, `load` or `error`. `up` stays true over a break shorter than `timeouts.router_grace_s`,
-    which no inbox notices. `error` says why the last dial or stream failed, None while connected.
+    which no inbox notices; a worker whose address refuses connections is not waited for. `error` says why the last dial
+    or stream failed, None while connected.
     """
 
     def __init__(
@@ -160,20 +162,22 @@ class WorkerLink:
     # --- one link id ---------------------------------------------------------------------------------------------
 
     async def _life(self, link_id: bytes) -> None:
-        """From the first stream under `link_id` to the end of a grace in which it could not be resumed."""
-        stream: Stream | None = await self._dial(link_id)
+        """From the first stream under `link_id` to the worker's death: a refused connection, or a grace without one."""
+        stream: Stream | None = await self._dial(link_id, gives_up_on=())
         while stream is not None:
             self._open(stream)
             await self._serve(stream)
             stream = await self._redial(link_id)
 
-    async def _dial(self, link_id: bytes) -> Stream:
+    async def _dial(self, link_id: bytes, gives_up_on: tuple[type[LinkBroken], ...]) -> Stream:
         backoff = FIRST_BACKOFF_S
         while True:
             try:
                 return await Stream.dial(self.address, self._hello(link_id), self._token, self._timeouts)
             except (LinkBroken, BatonError) as error:
                 self._note(str(error))
+                if isinstance(error, gives_up_on):
+                    raise
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
             backoff = min(2 * backoff, MAX_BACKOFF_S)
 
@@ -181,8 +185,8 @@ class WorkerLink:
         try:
             async with asyncio.timeout(self._timeouts.router_grace_s):
                 await asyncio.sleep(FIRST_BACKOFF_S * random.random())
-                return await self._dial(link_id)
-        except TimeoutError:
+                return await self._dial(link_id, gives_up_on=(NobodyListens,))
+        except (TimeoutError, NobodyListens):
             return None
 
     async def _serve(self, stream: Stream) -> None:

@@ -23,6 +23,10 @@ class LinkBroken(Exception):
     """The stream could not be opened, or ended: reset, closed by the worker, or silent for too long."""
 
 
+class NobodyListens(LinkBroken):
+    """The host is there and refuses the connection: the process that listened at this address has ended."""
+
+
 class Stream:
     """An open stream, made by `dial`; its owner awaits `serve`, then `close`."""
 
@@ -36,12 +40,20 @@ class Stream:
 
     @classmethod
     async def dial(cls, address: str, hello: RouterHello, token: str, timeouts: Timeouts) -> Stream:
-        """Connects and exchanges hellos within `timeouts.connect_s`. Raises LinkBroken, Unauthenticated or PairingRefused."""
+        """Connects and exchanges hellos within `timeouts.connect_s`.
+
+        Raises LinkBroken (NobodyListens if that is certain), Unauthenticated or PairingRefused.
+        """
         async with contextlib.AsyncExitStack() as stack:
             channel = grpc.aio.insecure_channel(address, options=channel_options())
             stack.push_async_callback(channel.close, None)
             call: _Call = worker_pb2_grpc.WorkerStub(channel).Link(metadata=((TOKEN_KEY, token),))
-            answer = await _exchange(call, hello, timeouts.connect_s)
+            try:
+                answer = await _exchange(call, hello, timeouts.connect_s)
+            except LinkBroken as error:
+                if await _is_refused(address, timeouts.connect_s):
+                    raise NobodyListens(str(error)) from error
+                raise
             stack.pop_all()
             return cls(channel, call, answer, timeouts)
 
@@ -105,6 +117,20 @@ async def _exchange(call: _Call, hello: RouterHello, connect_s: float) -> Worker
         raise PairingRefused(f"the worker says of itself what is not understood here: {error}") from error
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
         raise _refusal(await call.code(), await call.details()) from error
+
+
+async def _is_refused(address: str, connect_s: float) -> bool:
+    """Whether nothing listens at `address`: gRPC tells of all that goes wrong with a connection alike."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(connect_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError, ValueError):  # unreachable, slow, unknown: no proof of anything
+        return False
+    writer.transport.abort()
+    return False
 
 
 def _refusal(code: grpc.StatusCode, details: str | None) -> LinkBroken | BatonError:

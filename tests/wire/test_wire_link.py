@@ -121,6 +121,33 @@ async def test_after_the_routers_grace_every_inbox_hears_of_the_death() -> None:
         await router.up()
 
 
+NO_END = replace(TIMEOUTS, router_grace_s=3600.0, worker_grace_s=3600.0)
+
+
+async def test_a_refused_connection_is_a_death_at_once() -> None:
+    worker = Worker(NO_END)
+    async with Router(worker.server.address, NO_END) as router:
+        async with worker:
+            await router.up()
+            router.start(LEASE)
+            await router.get()
+        assert isinstance(await router.get(), LinkDied)
+        assert not router.link.up
+
+
+async def test_a_worker_that_does_not_answer_is_waited_for() -> None:
+    timeouts = replace(NO_END, connect_s=0.2)
+    async with linked(timeouts) as (worker, relay, router):
+        router.start(LEASE)
+        await router.get()
+        relay.hold()
+        await router.until(lambda: "no connection within" in (router.link.error or ""))
+        assert router.link.up
+        relay.let_go()
+        worker.role.records[LEASE].output(0, 0, Token(7))
+        assert await router.ids(1) == [7]
+
+
 async def test_after_the_workers_grace_everything_of_the_link_is_ended() -> None:
     async with linked(replace(TIMEOUTS, worker_grace_s=0.1)) as (worker, relay, router):
         router.start(LEASE)
