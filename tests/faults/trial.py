@@ -15,6 +15,7 @@ from tests.support.gate import Gate
 from tests.support.processes import Cluster, Worker
 
 MAX_TOKENS = 40
+AT_ONCE, AFTERWARDS = "at once", "afterwards"
 PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
 
 
@@ -39,8 +40,11 @@ KILLS: tuple[tuple[str, str, Callable[[random.Random, int], int]], ...] = (
 """Who dies, whose gate it dies at, and how many steps or messages of that kind pass before."""
 
 
-async def run_trial(cluster: Cluster, seed: int) -> str | None:
-    """What was killed where, after the answer was found whole; None if the answer ended before that point."""
+async def run_trial(cluster: Cluster, seed: int, restart: str = AFTERWARDS) -> str | None:
+    """What was killed where, after the answer was found whole; None if the answer ended before that point.
+
+    `restart`: when the victim comes back, before or after the answer is awaited.
+    """
     rng = random.Random(seed)
     kill, fields = await _draw(cluster, rng)
     where = f"seed {seed}: {kill} of {fields}"
@@ -59,9 +63,12 @@ async def run_trial(cluster: Cluster, seed: int) -> str | None:
                 )
             victim = await _victim(cluster, kill, gate)
             victim.kill()
+            if restart == AT_ONCE:
+                victim.restart()
             stack.close()
             answer = await task
-    victim.restart()
+    if restart == AFTERWARDS:
+        victim.restart()
     cluster.assert_idle()
     assert_same(answer, await streamed(cluster, fields), where)
     return f"{kill.victim} at {kill.at} {kill.num}"
