@@ -44,6 +44,7 @@ class Waiter:
     placed: asyncio.Future[Placement]
     taken: bool = False
     patience: asyncio.TimerHandle | None = None
+    rest: asyncio.TimerHandle | None = None
 
     def take(self) -> Placement:
         """The claimed workers, once `placed` is done: from now on the caller releases them."""
@@ -59,6 +60,8 @@ class Waiter:
     def close(self) -> None:
         """Nobody waits any more: workers that were claimed and not taken are given back."""
         self.enough()
+        if self.rest is not None:
+            self.rest.cancel()
         if self.taken or self.placed.cancel():
             return
         if self.placed.exception() is None:
@@ -121,6 +124,8 @@ class Admission:
         """Puts `ask` into the queue at its ticket's turn while the context is open; the caller bounds the wait."""
         waiter = Waiter(ticket, ask, asyncio.get_running_loop().create_future())
         bisect.insort(self._waiters, waiter, key=lambda waiter: waiter.ticket.turn)
+        if ask.rest_s > 0:
+            waiter.rest = asyncio.get_running_loop().call_later(ask.rest_s, self._rested, waiter)
         self.pump()
         try:
             yield waiter
@@ -140,11 +145,11 @@ class Admission:
             waiter.enough()
             if waiter.ask.model in blocked:
                 continue
-            placement = self._placer.place(waiter.ask)
-            if placement is None:
-                blocked.add(waiter.ask.model)  # nobody overtakes the head of its model
-            else:
+            placement = self._placer.place(waiter.ask, picky=waiter.rest is not None)
+            if placement is not None:
                 waiter.placed.set_result(placement)
+            elif waiter.rest is None:
+                blocked.add(waiter.ask.model)  # nobody overtakes the head of its model
 
     def _short(self, waiter: Waiter, shortage: str) -> None:
         """No worker is left. A newcomer is told at once; a request that has begun waits a while for one to come back."""
@@ -154,6 +159,10 @@ class Admission:
         elif waiter.patience is None:
             loop = asyncio.get_running_loop()
             waiter.patience = loop.call_later(self._replace_s, waiter.placed.set_exception, error)
+
+    def _rested(self, waiter: Waiter) -> None:
+        waiter.rest = None
+        self.pump()
 
     def _check(self, request: GenerateRequest) -> None:
         if self._closed:

@@ -27,7 +27,7 @@ from router.fit import GROWTH_RESERVE
 from router.holdings import Holdings
 from router.placer import Ask, Placement
 from router.plant import Life, Plant
-from router.recovery import UNREACHABLE, error_of, handoff_failed, recovery_kind
+from router.recovery import REST_S, UNREACHABLE, error_of, handoff_failed, recovery_kind
 from router.timeline import Phase
 from router.workers import Link, Worker
 
@@ -41,6 +41,8 @@ class Flow:
         self._holdings = Holdings(self._inbox)
         self._wanted: Place | None = None
         self._reserve_by = 0.0
+        self._started_at = 0.0
+        self._unreachable = False
         self._asked_with = LoadReport()
         self._error: BatonError | None = None
 
@@ -120,11 +122,12 @@ class Flow:
             actions = self._machine.event(source.address, event)
         if handoff_failed(event, actions):
             self._plant.metrics.transfer_failed()
-        if isinstance(event, Failed) and event.reason in UNREACHABLE and prefill and decode:
-            self._plant.placer.shun((prefill, decode))
         kind = recovery_kind(event, source.address == decode, actions)
         if kind is not None:
             self._recover(kind)
+            self._unreachable = isinstance(event, Failed) and event.reason in UNREACHABLE
+        if self._unreachable and kind is not None and prefill and decode:
+            self._plant.placer.shun((prefill, decode))
         return actions
 
     def _note(self, address: str, event: Event | LinkDied) -> None:
@@ -190,6 +193,7 @@ class Flow:
                 timeline.enter(Phase.RESERVE)
             case StartPrefill(lease):
                 self._holdings.attach(worker, lease)
+                self._started_at = asyncio.get_running_loop().time()
                 self._life.ticket.admitted = True
                 timeline.enter(Phase.PREFILL)
             case Fence():
@@ -211,4 +215,12 @@ class Flow:
             exclude=wanted.exclude,
             lease=self._machine.lease if holds else None,
             decode=self._machine.decode if holds else None,
+            rest_s=self._rest_s(),
         )
+
+    def _rest_s(self) -> float:
+        """How long to leave a pair alone that could not reach each other: an attempt that took long has rested already."""
+        if not self._unreachable:
+            return 0.0
+        rest_s = REST_S[min(self._machine.attempt, len(REST_S)) - 1]
+        return max(0.0, self._started_at + rest_s - asyncio.get_running_loop().time())

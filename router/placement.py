@@ -48,7 +48,7 @@ class Need:
     request already, if any.
 
     `*_hits`: tokens of the prompt that an address probably holds. `window_tokens`: a prefill worker with two requests may get
-    more while their tokens together stay within it; two are always near.
+    more while their tokens together stay within it; two are always near. `picky`: rather wait than use what is avoided.
     """
 
     num_tokens: int
@@ -58,6 +58,7 @@ class Need:
     prefill_hits: dict[str, int] = field(default_factory=dict)
     decode_hits: dict[str, int] = field(default_factory=dict)
     window_tokens: int = 1024
+    picky: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def choose(workers: Sequence[Snapshot], need: Need) -> Choice | None:
     prefills.sort(key=lambda worker: _prefill_cost(worker, need))
     pairs = [(prefill.address, decode) for decode in _decodes(workers, need) for prefill in prefills]
     reachable = (pair for pair in pairs if pair not in need.avoid.pairs)
-    best = next(reachable, None) or next(iter(pairs), None)
+    best = next(reachable, None) or (None if need.picky else next(iter(pairs), None))
     return Choice(best[0], best[1] if need.decodes else None) if best else None
 
 
@@ -92,7 +93,7 @@ def _ready(
     """Workers of a role with room. A failed worker counts only where no other of its role is up, busy or not."""
     of_role = [worker for worker in workers if fits(worker)]
     unharmed = [worker for worker in of_role if worker.address not in need.avoid.workers]
-    return [worker for worker in unharmed or of_role if has_room(worker)]
+    return [worker for worker in (unharmed if need.picky else unharmed or of_role) if has_room(worker)]
 
 
 def _near(worker: Snapshot, need: Need) -> bool:

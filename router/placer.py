@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from baton.wire.types import DecodeTarget, LeaseId
 from kvtransfer.protocol.actions import PlaceKind
@@ -22,7 +22,8 @@ SHUN_S = 10.0
 class Ask:
     """One attempt's wish. `num_tokens`: positions to compute; `growth_tokens`: what decode reserves beyond them.
 
-    `lease` and `decode` are set for PREFILL alone: the lease that decode still holds.
+    `lease` and `decode` are set for PREFILL alone: the lease that decode still holds. `rest_s`: how long to wait for other
+    workers than those that could not reach each other, before they are tried again.
     """
 
     model: str
@@ -33,6 +34,7 @@ class Ask:
     exclude: frozenset[str] = frozenset()
     lease: LeaseId | None = None
     decode: str | None = None
+    rest_s: float = 0.0
 
     @property
     def decodes(self) -> bool:
@@ -87,10 +89,11 @@ class Placer:
     _shunned: dict[Pair, float] = field(default_factory=dict)
     _turns: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    def place(self, ask: Ask) -> Placement | None:
-        """Claims the best workers with room now; None: there is none."""
+    def place(self, ask: Ask, *, picky: bool = False) -> Placement | None:
+        """Claims the best workers with room now; None: there is none. `picky`: none that failed, even if there is no other."""
         rotation = self.pool.rotation(ask.model)
-        choice = choose([worker.snapshot() for worker in rotation], self._need(ask, rotation))
+        need = replace(self._need(ask, rotation), picky=picky)
+        choice = choose([worker.snapshot() for worker in rotation], need)
         return self._claim(ask, choice) if choice else None
 
     def shortage(self, model: str, decodes: bool) -> str | None:

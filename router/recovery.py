@@ -14,6 +14,9 @@ RETRY_AFTER_S = 1.0
 UNREACHABLE = frozenset({"connect", "stall", "stalled", "channel_lost", "pairing_refused"})
 """Reasons of a failed handoff that speak against the pair, not against one of its workers."""
 
+REST_S = (0.0, 1.0, 2.5)
+"""Between the starts of an attempt and the next, where no other pair is left: a link that is cut for a moment is outlived."""
+
 
 def recovery_kind(event: Event | LinkDied, from_decode: bool, actions: Iterable[Action]) -> str | None:
     """A word for the recovery that `event` began; None: it began none. `from_decode`: its source decodes the lease."""

@@ -232,6 +232,27 @@ async def test_three_attempts_then_503() -> None:
         assert shape.sample("baton_requests_total", outcome="unavailable") == 1
 
 
+async def test_the_only_pair_rests_before_it_is_tried_again_and_holds_up_nobody() -> None:
+    async with cluster() as shape:
+        client = Client(shape, max_tokens=2)
+        lease, epoch = await handoff(shape)
+        shape.p0.say(Failed(lease, epoch, "connect"))
+        fence = await shape.d0.told(Fence)
+        await shape.p0.told(End)
+        shape.d0.say(Fenced(lease, fence.epoch, 0))
+        await settle()
+        assert shape.p0.sent.empty()
+        other = Client(shape, max_tokens=2)
+        newer, its_epoch = await handoff(shape)
+        shape.p0.say(Tokens(newer, its_epoch, 0, 0, tokens_of(0, 2)))
+        assert (await other.done()).text == "ab"
+        await shape.p0.told(End)
+        start = await shape.p0.told(StartPrefill)
+        assert (start.lease, start.epoch) == (lease, fence.epoch)
+        shape.p0.say(Tokens(lease, start.epoch, 0, 0, tokens_of(0, 2)))
+        assert (await client.done()).text == "ab"
+
+
 async def test_a_fault_of_the_request_is_not_tried_again() -> None:
     async with cluster(prefill=2) as shape:
         client = Client(shape)

@@ -130,7 +130,7 @@ class BreakingLink(ScriptedLink):
 
     def answer(self, command) -> None:
         if isinstance(command, StartPrefill):
-            self.say(Failed(command.lease, command.epoch, "connect"))
+            self.say(Failed(command.lease, command.epoch, "digest"))
         else:
             super().answer(command)
 

@@ -98,6 +98,14 @@ def test_a_pair_is_avoided_and_not_its_workers() -> None:
     assert choose([prefill("p0"), decode("d0")], Need(10, avoid=avoid)) == Choice("p0", "d0")
 
 
+def test_the_picky_wait_for_what_did_not_fail() -> None:
+    pair = Avoid(pairs=frozenset({("p0", "d0")}))
+    assert choose([prefill("p0"), decode("d0")], Need(10, avoid=pair, picky=True)) is None
+    assert choose([prefill("p0"), decode("d0"), decode("d1")], Need(10, avoid=pair, picky=True)) == Choice("p0", "d1")
+    failed = Avoid(workers=frozenset({"p0"}))
+    assert choose([prefill("p0"), decode("d0")], Need(10, avoid=failed, picky=True)) is None
+
+
 def test_prefill_for_a_lease_that_decode_holds_minds_the_pair() -> None:
     need = Need(10, decodes=False, decode="d0", avoid=Avoid(pairs=frozenset({("p0", "d0")})))
     assert choose([prefill("p0"), prefill("p1", prefill_tokens=9)], need) == Choice("p1", None)
