@@ -33,18 +33,21 @@ def steps(world: World, name: str) -> Iterator[Step]:
     worker, router = world.look(name), world.look("router")
     if link.to_worker and not worker.paused:
         yield to_worker, (name,)
+    if not router.dead:
+        yield from _router_steps(link, worker.paused, name)
     if not link.open and link.worker_number is not None and worker.records and not worker.paused:
-        yield worker_grace, (name,)
-    if router.dead:
-        return
+        yield worker_grace, (name,)  # last, for in cleaning up it would hide what a resumption leaves behind
+
+
+def _router_steps(link: Link, paused: bool, name: str) -> Iterator[Step]:
     if link.to_router:
         yield to_router, (name,)
-    if not link.open and not worker.paused:
+    if not link.open and not paused:
         if link.hello is not None:
             yield welcome, (name,)
         else:
             yield (dial if link.attached else reconnect), (name,)
-    if link.up and (worker.paused or not link.open):
+    if link.up and (paused or not link.open):
         yield declare_dead, (name,)
 
 
@@ -121,7 +124,7 @@ def _reconcile(world: World, name: str, named: tuple[Position, ...], lacking: se
         _bury(world, name)
     link.up = True
     for lease in dict.fromkeys(position.lease for position in named):
-        if lease not in link.attached and lease not in lacking:
+        if lease not in link.attached and lease not in lacking and not world.scenario.trusts_hello:
             link.to_worker.append(End(lease))  # it ended between the hello and its answer
     for lease, attachment in list(link.attached.items()):
         if lease in lacking and attachment.answered:

@@ -7,7 +7,7 @@ import pytest
 from tests.explore.mutants import MUTANTS
 from tests.explore.scenarios import QUICK
 from tests.explore.search import explore
-from tests.explore.world import Violation
+from tests.explore.world import Scenario, Violation
 
 
 @pytest.mark.parametrize("scenario", QUICK, ids=lambda scenario: scenario.name)
@@ -21,3 +21,9 @@ def test_every_order_keeps_the_promises(scenario, record_property):
 def test_a_broken_machine_is_found_out(mutant):
     with pytest.raises(Violation, match=mutant.machine.__name__):
         explore(mutant.scenario, max_states=100_000, shortest=True)
+
+
+def test_a_link_that_trusts_an_old_hello_is_found_out():
+    trusting = Scenario("trusting", faults=("break_link",), num_faults=1, prompt_len=1, slow_writes=False, trusts_hello=True)
+    with pytest.raises(Violation, match="P0 still holds a lease"):
+        explore(trusting, max_states=100_000, shortest=True)

@@ -52,6 +52,7 @@ class Scenario:
     num_workers: int = 2  # of each role
     num_blocks: int = 1  # leases that a decode worker holds at once
     max_attempts: int = 2
+    trusts_hello: bool = False  # broken: takes what a hello named for what the router still follows
     coordinator: type[Coordinator] = Coordinator
     sender: type[SendAttempt] = SendAttempt
     receiver: type[ReceiveLease] = ReceiveLease

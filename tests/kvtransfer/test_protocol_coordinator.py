@@ -128,6 +128,15 @@ def test_a_lost_worker_needs_no_end():
     assert coordinator.cancel() == [Send("d0", End(L0)), Done()]
 
 
+def test_the_loss_of_an_older_lease_says_nothing():
+    coordinator = running()
+    coordinator.lost("d0", L0)
+    coordinator.placed(L1, "p0", D1)
+    coordinator.event("d1", Reserved(L1, 0, 0))
+    assert coordinator.lost("p0", L0) == []
+    assert coordinator.cancel() == [Send("d1", End(L1)), Send("p0", End(L1)), Done()]
+
+
 def test_a_proposed_end_waits_for_its_last_token():
     coordinator = running()
     assert coordinator.event("d0", Finished(L0, 0, 0, FinishReason.STOP, 2)) == []
