@@ -40,6 +40,13 @@ static inline void quantise_row(const float* x, int k, int64_t row, const Quanti
 
 // --- one panel of 16 outputs for R rows ----------------------------------------------------------------------------
 
+// Four codes of a row, to be met by four of each output. One load of its own, so that it can be broadcast from memory.
+static inline int32_t quad(const int8_t* codes) {
+  int32_t x;
+  std::memcpy(&x, codes, 4);
+  return x;
+}
+
 template <int R> static inline void panel4(const BatonLinear& w, int64_t panel, const Quantised& q, int64_t row, F* acc) {
   const int groups = w.k / kGroup;
   const uint8_t* codes = (const uint8_t*)w.codes + panel * groups * 256;
@@ -51,9 +58,8 @@ template <int R> static inline void panel4(const BatonLinear& w, int64_t panel, 
     for (int piece = 0; piece < 4; piece++) {
       const B both = loadb(codes + piece * 64), first = low(both), second = high(both);
       for (int r = 0; r < R; r++) {
-        int32_t x[2];
-        std::memcpy(x, q.codes + (row + r) * w.k + g * kGroup + piece * 8, 8);
-        dots[r] = dot4(dot4(dots[r], first, x[0]), second, x[1]);
+        const int8_t* x = q.codes + (row + r) * w.k + g * kGroup + piece * 8;
+        dots[r] = dot4(dot4(dots[r], first, quad(x)), second, quad(x + 4));
       }
     }
     const F scale = load_half(scales), shift = load_half(scales + 16);
@@ -76,9 +82,7 @@ template <int R> static inline void panel8(const BatonLinear& w, int64_t panel, 
     for (int piece = 0; piece < 8; piece++) {
       const B c = loadb(codes + piece * 64);
       for (int r = 0; r < R; r++) {
-        int32_t x;
-        std::memcpy(&x, q.codes + (row + r) * w.k + g * kGroup + piece * 4, 4);
-        dots[r] = dot4_wide(dots[r], c, x);
+        dots[r] = dot4_wide(dots[r], c, quad(q.codes + (row + r) * w.k + g * kGroup + piece * 4));
       }
     }
     const F scale = load_half(scales);
