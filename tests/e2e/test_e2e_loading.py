@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from baton.engine.errors import UnsupportedModel
+from baton.engine.weights import load_model
 from tests.support import checkpoints
 from tests.support.asking import ask
 from tests.support.gguf_files import to_gguf
@@ -70,8 +72,14 @@ async def test_c265_scaled_rope_at_every_length(tmp_path, serve, key):
 @pytest.mark.parametrize("scaling", [{"rope_type": "llama3", **LLAMA3}, {"type": "llama3", **LLAMA3}, {"rope_type": "banana"}])
 def test_c265_an_unknown_rope_is_refused_by_name(tmp_path, scaling):
     directory = checkpoints.random_llama(tmp_path / "scaled", rope_scaling=scaling)
+    with pytest.raises(UnsupportedModel, match=f"rope type '{scaling.get('rope_type', 'llama3')}' is not served"):
+        load_model(directory)
+
+
+def test_c265_the_refusal_is_what_a_user_reads(tmp_path):
+    directory = checkpoints.random_llama(tmp_path / "scaled", rope_scaling={"rope_type": "llama3", **LLAMA3})
     command = [sys.executable, "-m", "baton.cli.main", "serve", str(directory), "--port", "0", "--grpc-port", "0"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 1
-    assert f"rope type '{scaling.get('rope_type', 'llama3')}' is not served" in ran.stderr
+    assert "rope type 'llama3' is not served" in ran.stderr
     assert "Traceback" not in ran.stderr
