@@ -124,6 +124,7 @@ class WorkerLink:
         self._timeouts = timeouts
         self._on_change = on_change
         self._attached: dict[LeaseId, _Attachment] = {}
+        self._named: frozenset[LeaseId] = frozenset()  # by the last hello
         self._stream: Stream | None = None
 
     def attach(self, lease: LeaseId, inbox: Inbox) -> None:
@@ -200,6 +201,7 @@ class WorkerLink:
 
     def _hello(self, link_id: bytes) -> RouterHello:
         live = [p for lease, a in self._attached.items() for p in a.inbox.positions() if p.lease == lease]
+        self._named = frozenset(position.lease for position in live)
         return RouterHello(self._incarnation, link_id, tuple(live))
 
     # --- what a stream brings ------------------------------------------------------------------------------------
@@ -214,7 +216,12 @@ class WorkerLink:
         self._on_change(self)
 
     def _reconcile(self, lacking: frozenset[LeaseId]) -> None:
-        """Commands that may be lost are sent again; a lease that the worker knew and forgot has died there."""
+        """Commands that may be lost are sent again; a lease that the worker knew and forgot has died there.
+
+        A lease that ended while the hello was on its way was named as live: its End could not be sent then, and is due now.
+        """
+        for ended in self._named - self._attached.keys() - lacking:
+            self.send(End(ended))
         for lease, attachment in list(self._attached.items()):
             if lease in lacking and attachment.answered:
                 self._drop(lease, "the worker no longer knows the lease")

@@ -81,6 +81,7 @@ class Relay:
         self._pipes: set[asyncio.Task[None]] = set()
         self._open = asyncio.Event()
         self._open.set()
+        self.waiting = asyncio.Event()  # a connection came while held
         self.address = ""
 
     async def __aenter__(self) -> Relay:
@@ -102,6 +103,7 @@ class Relay:
 
     def hold(self) -> None:
         self._open.clear()
+        self.waiting.clear()
         self.cut()
 
     def let_go(self) -> None:
@@ -112,6 +114,8 @@ class Relay:
         assert task is not None
         self._pipes.add(task)
         with contextlib.suppress(asyncio.CancelledError, OSError):
+            if not self._open.is_set():
+                self.waiting.set()
             await self._open.wait()
             host, port = self._target.split(":")
             far_reader, far_writer = await asyncio.open_connection(host, int(port))

@@ -96,6 +96,19 @@ async def test_a_resumption_ends_what_the_router_no_longer_follows() -> None:
         assert worker.links.num_leases == 1
 
 
+async def test_a_lease_that_ends_behind_its_hello_is_ended_all_the_same() -> None:
+    async with linked() as (worker, relay, router):
+        router.start(LEASE)
+        await router.get()
+        relay.hold()
+        async with asyncio.timeout(LIMIT_S):
+            await relay.waiting.wait()  # the hello that names the lease is made
+        router.link.send(End(LEASE))
+        relay.let_go()
+        assert await ended(worker) == LEASE
+        assert worker.links.num_leases == 0
+
+
 async def test_an_end_drops_the_record() -> None:
     async with linked() as (worker, _, router):
         router.start(LEASE)
