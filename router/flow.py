@@ -117,7 +117,7 @@ class Flow:
         self._note(source.address, event)
         if isinstance(event, LinkDied):
             self._holdings.lose(self._plant.pool.worker(source.address))
-            actions = self._machine.lost(source.address)
+            actions = self._machine.lost(source.address, event.lease)
         else:
             actions = self._machine.event(source.address, event)
         if handoff_failed(event, actions):

@@ -58,8 +58,9 @@ _ANSWERS: dict[type[_Retained], tuple[type[Event], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LinkDied:
-    """The worker is lost to this lease: its link died, or it came back without knowing the lease."""
+    """The worker is lost to `lease`: its link died, or it came back without knowing the lease."""
 
+    lease: LeaseId
     reason: str
 
 
@@ -130,7 +131,7 @@ class WorkerLink:
     def attach(self, lease: LeaseId, inbox: Inbox) -> None:
         """From now on the lease's events go to `inbox`. On a link that is down: LinkDied at once."""
         if not self.up:
-            inbox.put(self, LinkDied("the link is down"))
+            inbox.put(self, LinkDied(lease, "the link is down"))
             return
         self._attached[lease] = _Attachment(inbox)
 
@@ -259,7 +260,7 @@ class WorkerLink:
             self._drop(lease, reason)
 
     def _drop(self, lease: LeaseId, reason: str) -> None:
-        self._attached.pop(lease).inbox.put(self, LinkDied(reason))
+        self._attached.pop(lease).inbox.put(self, LinkDied(lease, reason))
 
 
 def _settle(attachment: _Attachment, event: Event) -> None:

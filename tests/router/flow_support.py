@@ -88,7 +88,7 @@ class FakeLink:
         if self.up:
             self.inboxes[lease] = inbox
         else:
-            inbox.put(self, LinkDied("the link is down"))
+            inbox.put(self, LinkDied(lease, "the link is down"))
 
     def detach(self, lease: LeaseId) -> None:
         self.inboxes.pop(lease, None)
@@ -116,8 +116,8 @@ class FakeLink:
 
     def die(self) -> None:
         self.up, self.load = False, LoadReport()
-        for inbox in self.inboxes.values():
-            inbox.put(self, LinkDied("the link broke"))
+        for lease, inbox in self.inboxes.items():
+            inbox.put(self, LinkDied(lease, "the link broke"))
         self.inboxes.clear()
         self._on_change(self)
 

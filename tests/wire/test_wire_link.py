@@ -244,7 +244,7 @@ async def test_draining_refuses_starts() -> None:
 async def test_an_inbox_keeps_order_and_wakes_its_reader(before: bool) -> None:
     inbox = Inbox(tuple)
     link = Router("127.0.0.1:1").link
-    first, second = Tokens(LEASE, 1, 0, 0, (Token(1),)), LinkDied("gone")
+    first, second = Tokens(LEASE, 1, 0, 0, (Token(1),)), LinkDied(LEASE, "gone")
     reader = None if before else asyncio.create_task(inbox.get())
     await asyncio.sleep(0)
     inbox.put(link, first)
