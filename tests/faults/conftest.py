@@ -58,7 +58,13 @@ def faulty(_cluster) -> Iterator[Clusters]:
     def use(checkpoint: Path, prefill: int, decode: int, *, worker=(), router=()) -> Cluster:
         settings = {"kv_blocks": 512, "block_size": 16, "max_step_tokens": 64} | dict(worker)
         shape = Shape(
-            checkpoint, prefill, decode, gated=True, forked=True, worker=tuple(settings.items()), router=tuple(dict(router).items())
+            checkpoint,
+            prefill,
+            decode,
+            gated=True,
+            forked=True,
+            worker=tuple(settings.items()),
+            router=tuple(dict(router).items()),
         )
         used[:] = [_cluster(shape)]
         return used[0]

@@ -181,6 +181,8 @@ class Cluster:
         config = RouterConfig(workers=tuple(w.address for w in self.workers), port=0, grpc_port=0, **dict(self.shape.router))
         self.router = start("router", "router.main", config, self._folder / "router.log", nursery=self._nursery)
         doors = self.router.wait_ready()
+        if hasattr(self, "http"):
+            self.http.close()
         self.url, self.grpc = f"http://{doors['address']}", str(doors["grpc_address"])
         self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
         self.model = self.http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
@@ -217,6 +219,10 @@ class Cluster:
         body = {"model": self.model, "prompt": "A", "max_tokens": 3, "temperature": 0}
         text = self.http.post("/v1/completions", json=body).raise_for_status().json()["choices"][0]["text"]
         assert text == "bcd" or self.model != "scripted"
+
+    def logs(self) -> list[str]:
+        """What every process of the cluster has logged."""
+        return [log.read_text() for log in sorted(self._folder.glob("*.log"))]
 
     def stop(self) -> None:
         """Stops the router, then the workers, and fails if one of them did not end well."""
