@@ -21,6 +21,8 @@ from baton.loadtest.slo import Slo
 from baton.loadtest.traces import Entry, read_trace, scale
 from baton.loadtest.workload import Drawn, Lengths, Plan, Replayed, Workload
 
+WARMUP_CONCURRENCY = 4
+
 Watch = Callable[[str, int], AbstractContextManager[Live]]
 """Shows a run of so many requests under a label."""
 
@@ -68,19 +70,19 @@ class Bench:
         """Raises BenchError if the options contradict each other or the server does not answer a first request."""
         options = self._options
         plans = make_plans(options, self._seed)
+        spare = _spare(options, plans[0], self._seed)
         limits = await measure_limits() if options.with_limits else None
-        await self._first_answer(plans[0].requests[0])
+        await self._first_answer(spare[0])
         if options.num_warmup:
-            await self._run(_warmup(options, plans[0], self._seed))
+            await self._run(Plan("warm-up", spare[1:], None, WARMUP_CONCURRENCY, None))
         runs = tuple([await self._run(plan) for plan in plans])
         setup = {**self._target, "seed": str(self._seed), "warm-up": f"{options.num_warmup} requests", **setup_facts()}
         return Result(options.title, setup, options.slo, limits, runs)
 
-    async def _first_answer(self, like: Request) -> None:
-        """A short request that shows whether the server takes what will be sent."""
-        answer = Answer([])
+    async def _first_answer(self, request: Request) -> None:
+        """Shows whether the server takes what will be sent."""
         try:
-            await self._driver.generate(replace(like, output_len=min(like.output_len, 2)), answer)
+            await self._driver.generate(replace(request, output_len=min(request.output_len, 2)), Answer([]))
         except RequestFailed as error:
             raise BenchError(f"the server does not answer a first request: {error}") from error
 
@@ -94,8 +96,10 @@ def make_plans(options: Options, seed: int) -> list[Plan]:
     """One plan a run. Each has prompts of its own, so that no run finds another's in a prefix cache. Raises BenchError."""
     if options.concurrency is not None and (options.rates or options.arrival):
         raise BenchError("a closed loop (--concurrency) has no rate or arrivals; give one or the other")
-    if options.num_requests < 1:
-        raise BenchError("a run has at least one request")
+    if options.num_requests < 1 or (options.concurrency is not None and options.concurrency < 1):
+        raise BenchError("a run has at least one request, and one at a time")
+    if options.num_warmup < 0 or options.duration_s < 0 or options.timeout_s <= 0:
+        raise BenchError("warm-up and duration are not below 0, and the timeout is above")
     entries = read_trace(options.trace) if options.trace else []
     rates: tuple[float | None, ...] = options.rates or (None,)
     return [_plan(options, entries, rate, seed + number) for number, rate in enumerate(rates)]
@@ -143,10 +147,8 @@ def _mean_rate(due_s: tuple[float, ...]) -> float:
     return (len(due_s) - 1) / due_s[-1] if due_s and due_s[-1] else float(len(due_s))
 
 
-def _warmup(options: Options, plan: Plan, seed: int) -> Plan:
-    """Requests of the same kind, other text, a few at a time."""
-    like = plan.requests[: options.num_warmup]
-    longest = max(like, key=lambda request: request.input_len)
+def _spare(options: Options, plan: Plan, seed: int) -> tuple[Request, ...]:
+    """One request, and those of the warm-up: as long as the plan's first, with text that no run sends."""
+    longest = max(plan.requests[: options.num_warmup + 1], key=lambda request: request.input_len)
     inputs, outputs = (Lengths(tokens, tokens) for tokens in (longest.input_len, longest.output_len))
-    requests = Drawn(inputs, outputs, as_ids=options.as_ids).requests(options.num_warmup, seed - 1)
-    return Plan("warm-up", requests, None, min(4, options.num_warmup), None)
+    return Drawn(inputs, outputs, as_ids=options.as_ids).requests(options.num_warmup + 1, seed - 1)

@@ -6,6 +6,7 @@ takes a tenth of the time per message (benchmarks/loadtest_stub.py compares them
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class HttpDriver:
 
     async def close(self) -> None:
         self._connections.close()
+        await asyncio.sleep(0)  # their transports close in the next turn of the loop
 
     def _body(self, request: Request) -> dict[str, Any]:
         target = self._target

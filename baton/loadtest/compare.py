@@ -97,8 +97,8 @@ def _figures(samples: Sequence[_Sample], span_s: float) -> dict[str, float]:
     """All figures of samples that took `span_s`."""
     ok = [sample for sample in samples if sample.timing is not None]
     counts = (len(ok), sum(sample.output_tokens for sample in ok), sum(sample.good for sample in ok))
-    rates = (len(ok) / len(samples), *(count / span_s for count in counts)) if samples and span_s else ()
-    figures = dict(zip(RATES, rates, strict=False))
+    rates = (len(ok) / len(samples) if samples else 0.0, *(count / span_s if span_s else 0.0 for count in counts))
+    figures = dict(zip(RATES, rates, strict=True))
     by_name = latencies([sample.timing for sample in ok if sample.timing])
     for name in LATENCIES:
         if (distribution := by_name.get(name)) is not None:

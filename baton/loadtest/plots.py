@@ -13,7 +13,7 @@ from baton.loadtest.result import GOAL, Run
 from baton.loadtest.slo import NAMES, Slo
 from baton.loadtest.svg import Axis, Plot, linear, logarithmic
 from baton.loadtest.timing import timing_of
-from baton.loadtest.words import duration, tick
+from baton.loadtest.words import duration, percent, tick
 
 NUM_POINTS = 160
 LEAST_PX = 3.0
@@ -50,9 +50,9 @@ def timeline(outcomes: Sequence[Outcome], slo: Slo, width: int) -> str:
     num_lanes = max(lanes, default=0) + 1
     row = min(14.0, max(3.0, 420 / num_lanes))
     end_s = max(outcome.ended_s for outcome in shown)
-    plot = Plot(
-        width, round(row * num_lanes) + 58, linear(end_s, "time since the run began", duration), None, "requests", left=8
-    )
+    ticks = linear(end_s, "", tick, max(2, width // 130)).ticks
+    x = Axis(0.0, end_s, ticks, "time since the run began")
+    plot = Plot(width, round(row * num_lanes) + 58, x, None, "every request", left=10, right=10)
     for lane, outcome in zip(lanes, shown, strict=True):
         plot.parts.append(_bar(plot, outcome, slo, plot.top + lane * row, row * 0.78))
     return plot.svg()
@@ -111,9 +111,8 @@ def goodput(runs: Sequence[Run], width: int) -> str:
     good = [(rate, run.summary.per_s(run.summary.num_good)) for rate, run in zip(rates, runs, strict=True)]
     ended = [(rate, run.summary.per_s(run.summary.num_ok)) for rate, run in zip(rates, runs, strict=True)]
     top = max(rates)
-    plot = Plot(
-        width, 270, linear(top, "offered, requests per second", "{:g}".format), linear(top, "", number), "goodput against rate"
-    )
+    x, y = linear(top, "offered, requests per second", "{:g}".format), linear(top, "", "{:g}".format)
+    plot = Plot(width, 270, x, y, "goodput against rate")
     plot.line([(0.0, 0.0), (top, top)], "ideal")
     plot.line(ended, "ended", dots=True)
     plot.line(good, "good", dots=True)
@@ -124,10 +123,10 @@ def attainment(runs: Sequence[Run], width: int) -> str:
     """How many requests keep every SLO if all SLOs are made tighter or looser by a factor."""
     scales = [scale for scale, _ in runs[0].summary.attainment]
     x = logarithmic(scales[0], scales[-1], "factor on every SLO: left tighter, right looser", lambda scale: f"{scale:g}×")
-    shares = tuple((share, f"{share:.0%}") for share in (0.0, 0.25, 0.5, 0.75, 1.0))
+    shares = tuple((share, percent(share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0))
     plot = Plot(width, 270, x, Axis(0.0, 1.0, shares, ""), "attainment against SLO scale")
     plot.down(1.0, "as asked")
-    plot.across(GOAL, f"{GOAL:.0%}")
+    plot.across(GOAL, percent(GOAL))
     for place, run in enumerate(runs):
         plot.line(run.summary.attainment, f"stroke: {shade(place, len(runs))}", dots=False)
     return plot.svg()

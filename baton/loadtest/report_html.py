@@ -43,7 +43,7 @@ def _head(result: Result, main: Run) -> str:
 
 def _why(result: Result, main: Run) -> str:
     if result.slo.limits and main.summary.attained >= GOAL:
-        return f"the most load at which {GOAL:.0%} of the requests kept every SLO"
+        return f"the most load at which {percent(GOAL)} of the requests kept every SLO"
     return "the least load; at none did enough requests keep every SLO" if result.slo.limits else "the least load"
 
 
@@ -139,7 +139,7 @@ def _overview(result: Result) -> str:
     names = ("", "succeeded/s", "goodput/s", "SLOs kept", "succeeded", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "tokens/s")
     head = "".join(f"<th>{name}</th>" for name in names)
     rows = "".join(_overview_row(run) for run in result.runs)
-    return f'<div class="scroll card"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return f'<div class="scroll card loads"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _overview_row(run: Run) -> str:

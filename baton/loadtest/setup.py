@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ def setup_facts() -> Mapping[str, str]:
         "versions": ", ".join([*versions, *([f"commit {commit}"] if commit else []), f"Python {platform.python_version()}"]),
         "event loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
         "machine": f"{_cpu()}, {len(os.sched_getaffinity(0))} cores, {platform.system()} {platform.release()}",
-        "command": " ".join(["baton", *_unsecret(sys.argv[1:])]),
+        "command": shlex.join(["baton", *_unsecret(sys.argv[1:])]),
     }
 
 

@@ -41,7 +41,7 @@ class StubServer:
         self.script = script
         self.url = ""
         self.num_requests = 0
-        self.bodies: list[dict[str, object]] = []
+        self.transports: set[asyncio.Transport] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -52,6 +52,9 @@ class StubServer:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        for transport in tuple(self.transports):
+            transport.abort()
+        await asyncio.sleep(0)
 
 
 class _Exchange(asyncio.Protocol):
@@ -64,8 +67,10 @@ class _Exchange(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._stub.transports.add(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stub.transports.discard(self._transport)
         if self._timer is not None:
             self._timer.cancel()
 

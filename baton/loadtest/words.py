@@ -39,7 +39,7 @@ def number(value: float) -> str:
 def percent(share: float) -> str:
     """Never 100 % or 0 % unless it is all or none."""
     if share in (0.0, 1.0):
-        return f"{share:.0%}"
+        return f"{share * 100:.0f} %"
     return f"{min(max(share * 100, 0.1), 99.9):.1f} %"
 
 

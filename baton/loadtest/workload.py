@@ -23,10 +23,11 @@ class Lengths:
     @classmethod
     def parse(cls, text: str) -> Lengths:
         """`512` or `256:1024`. Raises BenchError."""
-        low, _, high = text.partition(":")
-        if not (low.isdecimal() and (high or low).isdecimal() and 1 <= int(low) <= int(high or low)):
+        low, colon, high = text.partition(":")
+        high = high if colon else low
+        if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
             raise BenchError(f"a length is a number such as 512 or a range such as 256:1024, not {text!r}")
-        return cls(int(low), int(high or low))
+        return cls(int(low), int(high))
 
     def __str__(self) -> str:
         return str(self.low) if self.low == self.high else f"{self.low} to {self.high}, evenly drawn"
