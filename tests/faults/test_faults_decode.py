@@ -1,4 +1,4 @@
-"""Decode dies, or has too few blocks: no digit is lost or said twice, and without any decode worker clients are told at once."""
+"""Decode dies, or has too few blocks: no digit is lost or said twice, and clients are told at once when none is left."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from baton.wire.types import Timeouts
-from tests.faults.load import Failure, try_once
-from tests.faults.talk import counted, reference, words
+from tests.faults.load import Failure, Load, requests, streams, try_once
+from tests.faults.talk import counted, reference, until, words
 from tests.support.link import FOR_EVER, Damage
 
 
@@ -49,3 +49,16 @@ async def test_c471_transfers_that_fail_are_counted(faulty, scripted):
     assert counted(cluster, "baton_transfers_failed_total") == 15
     cluster.assert_idle()
     assert not isinstance(await try_once(cluster, fields), Failure)
+
+
+async def test_f9_one_pair_is_cut_and_not_its_workers(faulty, random_model):
+    """The only prefill worker cannot reach one of two decode workers: everything goes to the other."""
+    cluster = faulty(random_model, 1, 2)
+    load = Load(await requests(cluster, random.Random(9), 8, 30))
+    link, lost = cluster.prefill[0].link, cluster.decode[0]
+    link.damage(Damage.REFUSE, FOR_EVER, towards=lost.address)
+    async with streams(cluster, load, 4):
+        await until(lambda: len(load.outcomes) > 40, "requests are served")
+    link.repair()
+    assert load.failures == []
+    assert cluster.metrics()["baton_ready"] == 1

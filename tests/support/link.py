@@ -15,7 +15,7 @@ from kvtransfer.transports.base import Channel, Connect
 from tests.support.gate import Gate
 
 LINK_VARIABLE = "TEST_KV_LINK"
-_FORMAT = struct.Struct("QQQ")  # kind, messages to let pass before, messages to damage
+_FORMAT = struct.Struct("QQQQ")  # kind, messages to let pass before, messages to damage, port they go to (0: any)
 FOR_EVER = 2**32
 
 
@@ -41,9 +41,12 @@ class BadLink:
         os.ftruncate(self._file, _FORMAT.size)
         self._memory = mmap.mmap(self._file, _FORMAT.size)
 
-    def damage(self, kind: Damage, num: int = 1, after: int = 0) -> None:
-        """The next `num` messages behind the next `after` are damaged. REFUSE: that many dials fail, and writes break."""
-        _FORMAT.pack_into(self._memory, 0, kind, after, num)
+    def damage(self, kind: Damage, num: int = 1, after: int = 0, towards: str = ":0") -> None:
+        """The next `num` messages behind the next `after` are damaged. REFUSE: that many dials fail, and writes break.
+
+        `towards`: a decode worker's address; the default means all of them.
+        """
+        _FORMAT.pack_into(self._memory, 0, kind, after, num, _port(towards))
 
     def repair(self) -> None:
         self.damage(Damage.NONE, 0)
@@ -52,24 +55,24 @@ class BadLink:
     def damages_left(self) -> int:
         return int(_FORMAT.unpack_from(self._memory)[2])
 
-    def due(self, *kinds: Damage) -> Damage:
-        """The worker's end: what happens to the message at hand, counted."""
-        kind, after, num = _FORMAT.unpack_from(self._memory)
-        if kind not in kinds or not num:
+    def due(self, address: str, *kinds: Damage) -> Damage:
+        """The worker's end: what happens to the message at hand, which goes to `address`; it is counted."""
+        kind, after, num, port = _FORMAT.unpack_from(self._memory)
+        if kind not in kinds or not num or port not in (0, _port(address)):
             return Damage.NONE
         if after:
-            _FORMAT.pack_into(self._memory, 0, kind, after - 1, num)
+            _FORMAT.pack_into(self._memory, 0, kind, after - 1, num, port)
             return Damage.NONE
-        _FORMAT.pack_into(self._memory, 0, kind, 0, num - 1)
+        _FORMAT.pack_into(self._memory, 0, kind, 0, num - 1, port)
         return Damage(kind)
 
     def wrap(self, connect: Connect) -> Connect:
         """`connect` over this link."""
 
         async def dial(address: str, hello: KvHello, token: str, timeouts: Timeouts) -> Channel:
-            if self.due(Damage.REFUSE):
+            if self.due(address, Damage.REFUSE):
                 raise TransferError("connect", "the test's link is cut")
-            return BadChannel(await connect(address, hello, token, timeouts), self)
+            return BadChannel(await connect(address, hello, token, timeouts), self, address)
 
         return dial
 
@@ -77,15 +80,16 @@ class BadLink:
 class BadChannel:
     """A channel over a bad link."""
 
-    def __init__(self, channel: Channel, link: BadLink) -> None:
+    def __init__(self, channel: Channel, link: BadLink, address: str) -> None:
         self.transport = channel.transport
+        self._address = address
         self._channel = channel
         self._link = link
         self._kept: bytes | None = None
 
     async def write(self, message: bytes) -> None:
         await asyncio.to_thread(self._link.gate.step)
-        damage = self._link.due(*Damage)
+        damage = self._link.due(self._address, *Damage)
         if damage in (Damage.CUT, Damage.REFUSE):
             await self._channel.close()
             raise TransferError("channel_lost", "the test cut the link")
@@ -111,3 +115,7 @@ class BadChannel:
 
     async def close(self) -> None:
         await self._channel.close()
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
