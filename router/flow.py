@@ -76,7 +76,11 @@ class Flow:
         return self._hear(*await self._inbox.get())
 
     async def _find_workers(self, wanted: Place) -> list[Action]:
-        with self._plant.admission.wait(self._life.ticket, self._ask(wanted)) as waiter:
+        ask = self._ask(wanted)
+        if self._plant.placer.cut_off(ask):
+            self._unreachable = False
+            return self._machine.move()
+        with self._plant.admission.wait(self._life.ticket, ask) as waiter:
             if wanted.kind is PlaceKind.PREFILL:  # decode holds the lease and may die: then other workers are needed
                 heard = await self._hear_before(waiter.placed)
                 if heard is not None:

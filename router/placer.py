@@ -104,6 +104,16 @@ class Placer:
         """The pair could not reach each other: both stay in use, but not together."""
         self._shunned[pair] = self.clock() + SHUN_S
 
+    def cut_off(self, ask: Ask) -> bool:
+        """Whether no prefill worker reached the decode worker that holds the lease of `ask`, and another can be reached."""
+        if ask.decode is None:
+            return False
+        workers, shunned = self.pool.rotation(ask.model), self._shunned_now()
+        prefills = [worker.address for worker in workers if worker.link.info and worker.link.info.role.prefills]
+        decodes = [worker.address for worker in workers if worker.link.info and worker.link.info.role.decodes]
+        reached = {decode for prefill in prefills for decode in decodes if (prefill, decode) not in shunned}
+        return bool(reached) and ask.decode not in reached
+
     def forget(self, address: str) -> None:
         """The worker's process ended: its cache and what it could not reach are history."""
         self._prefill_index.forget(address)

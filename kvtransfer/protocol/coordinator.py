@@ -126,6 +126,15 @@ class Coordinator:
         self._phase = Phase.RESERVING
         return [self._start(decode.address, wire.StartDecode(lease, self.epoch, self.spec))]
 
+    def move(self) -> list[Action]:
+        """Answers a Place of kind PREFILL otherwise: no prefill can reach this decode. The lease is given up for another pair.
+
+        Raises ValueError if no such Place waits for an answer.
+        """
+        if self._phase is not Phase.PLACING or self._kind is not PlaceKind.PREFILL:
+            raise ValueError("no prefill was asked for")
+        return [*self._end_lease(), *self._place_lease()]
+
     def reserve_timeout(self) -> list[Action]:
         """Decode did not answer the reservation in time. Nothing happens unless `reserving`."""
         if self._phase is not Phase.RESERVING:

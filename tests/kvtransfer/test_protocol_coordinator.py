@@ -405,3 +405,16 @@ def test_a_placement_must_fit_what_was_asked_for():
     coordinator.begin()
     with pytest.raises(ValueError, match="does not fit pair"):
         coordinator.placed(L0, "p0")
+
+
+def test_a_lease_that_no_prefill_can_reach_is_given_up_for_another_pair():
+    coordinator = fencing(5)
+    (placing,) = coordinator.event("d0", Fenced(L0, 1, 2))
+    assert placing.kind is PlaceKind.PREFILL
+    end, placing = coordinator.move()
+    assert end == Send("d0", End(L0))
+    assert placing == Place(PlaceKind.PAIR, frozenset({"p0"}), 0)
+    with pytest.raises(ValueError, match="no prefill"):
+        coordinator.move()
+    assert coordinator.placed(L1, "p0", D1) == [Send("d1", StartDecode(L1, 0, with_ids(5)))]
+    assert coordinator.attempt == 2

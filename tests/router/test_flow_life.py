@@ -232,6 +232,23 @@ async def test_three_attempts_then_503() -> None:
         assert shape.sample("baton_requests_total", outcome="unavailable") == 1
 
 
+async def test_a_decode_that_the_only_prefill_cannot_reach_is_given_up_for_another() -> None:
+    async with cluster(decode=2) as shape:
+        client = Client(shape, max_tokens=2)
+        lease, epoch = await handoff(shape)
+        shape.p0.say(Failed(lease, epoch, "connect"))
+        fence = await shape.d0.told(Fence)
+        shape.d0.say(Fenced(lease, fence.epoch, 0))
+        await shape.d0.told(End)
+        start = await shape.links["d1"].told(StartDecode)
+        shape.links["d1"].say(Reserved(start.lease, start.epoch, 0))
+        await shape.p0.told(End)
+        started = await shape.p0.told(StartPrefill)
+        assert started.lease == start.lease
+        shape.p0.say(Tokens(start.lease, started.epoch, 0, 0, tokens_of(0, 2)))
+        assert (await client.done()).text == "ab"
+
+
 async def test_the_only_pair_rests_before_it_is_tried_again_and_holds_up_nobody() -> None:
     async with cluster() as shape:
         client = Client(shape, max_tokens=2)
