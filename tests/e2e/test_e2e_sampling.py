@@ -64,12 +64,20 @@ async def test_c794_neighbours_change_nothing(random_with_two_decoders):
     cluster = random_with_two_decoders
     seeded = {"prompt": FOX, "max_tokens": 48, "temperature": 1.0, "seed": 1234}
     expected = await ask(cluster, **seeded)
-    before = generated_by(cluster)
     for round_ in range(10):
         neighbours = [seeded | {"prompt": f"{i} {FOX}", "seed": 100 * round_ + i} for i in range(15)]
         answer, *_ = await asyncio.gather(*(plain(cluster, fields) for fields in [seeded, *neighbours]))
         assert answer.text == expected.text
-    assert all(after > before[name] for name, after in generated_by(cluster).items())
+
+
+async def test_c794_every_decoder_says_the_same(random_with_two_decoders):
+    cluster = random_with_two_decoders
+    seeded = {"prompt": FOX, "max_tokens": 48, "temperature": 1.0, "seed": 1234}
+    before = generated_by(cluster)
+    answers = await asyncio.gather(*(plain(cluster, seeded) for _ in range(16)))
+    assert {answer.text for answer in answers} == {(await ask(cluster, **seeded)).text}
+    cluster.assert_idle()
+    assert all(after > before[name] + 48 for name, after in generated_by(cluster).items())
 
 
 def generated_by(cluster):
