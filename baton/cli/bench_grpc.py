@@ -32,7 +32,7 @@ class GrpcDriver:
                 async for update in updates:
                     _take(update, answer)
         except BatonError as error:
-            raise RequestFailed(f"grpc {error.code}", str(error)) from error
+            raise RequestFailed(f"grpc {error.code or type(error).__name__}", str(error)) from error
         if answer.finish is None:
             raise RequestFailed("stream cut", "the answer ended without a finish reason")
         if not answer.deltas:

@@ -32,9 +32,9 @@ def latency(name: str, values: Distribution, limit_s: float | None, width: int) 
     y = logarithmic(low * 0.8, top * 1.25, "", tick) if top / low > 30 else linear(top * 1.05, "", tick)
     ticks = tuple((share, label) for share, label in SHARES if share <= highest)
     plot = Plot(width, 230, Axis(0.0, highest, ticks, "share that was faster", _nines), y, name)
+    plot.line(points, "values")
     if limit_s is not None:
         plot.across(limit_s, f"SLO {duration(limit_s)}")
-    plot.line(points, "values")
     return plot.svg()
 
 
@@ -50,7 +50,7 @@ def timeline(outcomes: Sequence[Outcome], slo: Slo, width: int) -> str:
     num_lanes = max(lanes, default=0) + 1
     row = min(14.0, max(3.0, 420 / num_lanes))
     end_s = max(outcome.ended_s for outcome in shown)
-    ticks = linear(end_s, "", tick, max(2, width // 130)).ticks
+    ticks = linear(end_s, "", tick, max(4, width // 130)).ticks
     x = Axis(0.0, end_s, ticks, "time since the run began")
     plot = Plot(width, round(row * num_lanes) + 58, x, None, "every request", left=10, right=10)
     for lane, outcome in zip(lanes, shown, strict=True):
