@@ -1,11 +1,11 @@
 """What the engine says when a model cannot be served. The message names the file or the field, what is wrong and the way out.
 
-    ModelError
-    ├── ModelNotFound           nothing usable at the path
-    ├── CorruptModel            the file contradicts itself or its own length: it is not trusted any further
-    └── UnsupportedModel        well formed, but of an architecture, rope type, tensor or format that is not served
+ModelError
+├── ModelNotFound           nothing usable at the path
+├── CorruptModel            the file contradicts itself or its own length: it is not trusted any further
+└── UnsupportedModel        well formed, but of an architecture, rope type, tensor or format that is not served
 
-    KernelsUnavailable          a kernel backend cannot serve here; the plain torch reference can
+KernelsUnavailable          a kernel backend cannot serve here; the plain torch reference can
 """
 
 from __future__ import annotations

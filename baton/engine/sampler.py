@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +16,12 @@ import torch
 
 from baton.engine import noise
 from baton.engine.penalties import History, adjust, changes_logits
+from baton.engine.race import scaled, winner
 from baton.wire.types import SamplingParams, Token
 
 _log = logging.getLogger(__name__)
 NOT_FINITE = "the logits are not finite"
+NUCLEUS_FLOORS = (-4.0, -12.0, -math.inf)
 
 
 class SamplingError(Exception):
@@ -72,33 +74,41 @@ def _sample_one(row: np.ndarray, draw: Draw) -> Token | SamplingError:
 
 def _choose(raw: np.ndarray, draw: Draw) -> int:
     params = draw.params
-    row = raw.astype(np.float64)
-    adjust(row, params, draw.history, draw.index)
+    row = _adjusted(raw, draw)
     best = int(row.argmax())
     if not math.isfinite(row[best]):
         raise SamplingError(NOT_FINITE)
     if params.temperature == 0:
         return best
-    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
-        scaled = (row - row[best]) / params.temperature
-    token_ids, values = _candidates(scaled, params)
-    scores = values + noise.gumbel(noise.key(params.seed, draw.choice, draw.index), token_ids)
-    return int(token_ids[scores.argmax()])
+    token_ids = _candidates(row, float(row[best]), params)
+    left = row if token_ids is None else row[token_ids]
+    won = winner(left, token_ids, params.temperature, noise.key(params.seed, draw.choice, draw.index))
+    return won if token_ids is None else int(token_ids[won])
 
 
-def _candidates(scaled: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
-    """Ids that min_p, top_k and top_p leave, and their values. `scaled` [vocab]: logits over temperature, the maximum at 0."""
-    token_ids, values = np.arange(len(scaled)), scaled
+def _adjusted(raw: np.ndarray, draw: Draw) -> np.ndarray:
+    if not changes_logits(draw.params, draw.index):
+        return raw
+    row = raw.astype(np.float64)
+    adjust(row, draw.params, draw.history, draw.index)
+    return row
+
+
+def _candidates(row: np.ndarray, best: float, params: SamplingParams) -> np.ndarray | None:
+    """Ids that min_p, top_k and top_p leave of `row`, whose maximum is `best`; None: all."""
+    token_ids = None
     if params.min_p > 0:
-        kept = np.flatnonzero(values >= math.log(params.min_p))
-        token_ids, values = token_ids[kept], values[kept]
-    if 0 < params.top_k < len(values):
-        kept = _largest(values, params.top_k)
-        token_ids, values = token_ids[kept], values[kept]
+        token_ids = np.flatnonzero(scaled(row, best, params.temperature) >= math.log(params.min_p))
+    if 0 < params.top_k < len(row):
+        token_ids = _narrowed(token_ids, row, lambda left: _largest(left, min(params.top_k, len(left))))
     if params.top_p < 1:
-        kept = _largest(values, _nucleus_size(values, params.top_p))
-        token_ids, values = token_ids[kept], values[kept]
-    return token_ids, values
+        token_ids = _narrowed(token_ids, row, lambda left: _nucleus(scaled(left, best, params.temperature), params.top_p))
+    return token_ids
+
+
+def _narrowed(token_ids: np.ndarray | None, row: np.ndarray, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The ids of those that `choose` takes out of what is left of `row`."""
+    return choose(row) if token_ids is None else token_ids[choose(row[token_ids])]
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
@@ -108,10 +118,21 @@ def _largest(values: np.ndarray, count: int) -> np.ndarray:
     return np.concatenate([above, np.flatnonzero(values == floor)[: count - len(above)]])
 
 
-def _nucleus_size(values: np.ndarray, top_p: float) -> int:
-    """How many of the most likely it takes to reach `top_p` of the probability; at least one."""
-    reached = np.exp(np.sort(values)[::-1]).cumsum()
-    return int(reached.searchsorted(top_p * reached[-1])) + 1
+def _nucleus(values: np.ndarray, top_p: float) -> np.ndarray:
+    """Positions of the most likely, as many as it takes to reach `top_p` of the probability; at least one.
+
+    Only those above a floor are sorted, if they reach it beyond rounding: then the others are not among them.
+    """
+    weights = np.exp(values)
+    wanted = top_p * weights.sum()
+    for floor in NUCLEUS_FLOORS:
+        kept = np.flatnonzero(values >= floor)
+        if weights[kept].sum() > wanted * (1 + 1e-9):
+            break
+    reached = np.sort(weights[kept])[::-1].cumsum()
+    count = min(int(reached.searchsorted(wanted)) + 1, len(kept))
+    nucleus: np.ndarray = kept[_largest(values[kept], count)]
+    return nucleus
 
 
 def _with_logprobs(raw: np.ndarray, token_id: int, num_logprobs: int | None) -> Token:
