@@ -16,7 +16,7 @@ from tests.support.gate import Gate
 from tests.support.processes import Cluster, Worker
 
 WAIT_S = 30.0
-POLL_S = 0.002
+POLL_S = 0.01
 BUSY = ("baton_worker_num_leases", "baton_worker_num_prefills", "baton_worker_num_decodes")
 T = TypeVar("T")
 Fields = Mapping[str, Any]

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from baton.wire.types import Timeouts
-from tests.faults.load import Failure, requests, try_once
+from tests.faults.load import Failure, try_once
 from tests.faults.talk import counted, limited, owner, stopped_at, talking, until, words
 from tests.support.asking import streamed
 
@@ -37,12 +37,13 @@ async def test_one_request_outlives_two_deaths_and_is_told_of_the_third(faulty, 
     fields = {"model": cluster.model, "prompt": "0", "max_tokens": 300, "temperature": 0}
     gates = [worker.gate for worker in cluster.decode]
     task = asyncio.create_task(try_once(cluster, fields))
-    for _ in range(num_deaths):
-        with limited(gates, 20):
+    with limited(gates, 20):
+        for _ in range(num_deaths):
             victim = owner(cluster.decode, await stopped_at(gates, task))
             victim.kill()
-        victim.restart()
-        cluster.settled()
+            victim.gate.allow(20)
+            victim.restart()
+            cluster.settled()
     outcome = await task
     if num_deaths == 2:
         assert not isinstance(outcome, Failure)
@@ -78,12 +79,11 @@ async def test_f22_a_decode_pool_that_is_too_small(faulty, random_model):
     """Six requests that grow to twice the pool: the youngest lose their blocks, and no answer shows it."""
     cluster = faulty(random_model, 1, 1, worker={"kv_blocks": 24, "growth_reserve": 16})
     rng = random.Random(22)
-    made = [(fields | {"max_tokens": 100}, None) for fields, _ in await requests(cluster, rng, 6, 100)]
-    made = [(fields | {"prompt": words(rng, 40)}, None) for fields, _ in made]
-    expected = [await streamed(cluster, fields) for fields, _ in made]
-    cluster.assert_idle()
-    answers = await asyncio.gather(*(streamed(cluster, fields) for fields, _ in made))
-    assert answers == expected
+    sampled = {"temperature": 1, "seed": 22, "presence_penalty": 0.4}
+    asked = [{"model": cluster.model, "prompt": words(rng, 40), "max_tokens": 100} for _ in range(6)]
+    asked = [fields | ({"temperature": 0} if i % 2 else sampled) for i, fields in enumerate(asked)]
+    expected = [await streamed(cluster, fields) for fields in asked]
+    assert await asyncio.gather(*(streamed(cluster, fields) for fields in asked)) == expected
     assert counted(cluster, "baton_worker_preemptions_total") > 0
 
 

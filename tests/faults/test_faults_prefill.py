@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.faults.load import Failure, Load, requests, steady, try_once
-from tests.faults.talk import limited, owner, reference, until, words
+from tests.faults.talk import limited, reference, until, words
 from tests.support.link import FOR_EVER, Damage
 
 BOUND_S = 5.0
@@ -71,9 +71,3 @@ async def test_c968_a_link_is_cut_and_repaired(faulty, random_model):
 def _at_most_two_failed_early(load: Load) -> None:
     assert len(load.failures) <= 2, load.failures
     assert not any(isinstance(outcome, Failure) for outcome in load.outcomes[-40:])
-
-
-def test_the_owner_of_a_gate_is_found(faulty, random_model):
-    cluster = faulty(random_model, 1, 1)
-    assert owner(cluster.workers, cluster.decode[0].gate) is cluster.decode[0]
-    assert owner(cluster.workers, cluster.prefill[0].link.gate) is cluster.prefill[0]

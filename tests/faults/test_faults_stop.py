@@ -38,7 +38,7 @@ async def test_f17_a_router_that_stops_ends_its_streams_well(faulty, scripted):
     answers = await asyncio.gather(*asked)
     assert {answer.text for answer in answers} == {DIGITS}
     assert await asyncio.to_thread(cluster.router.wait) == 0
-    cluster.start_router()
+    cluster.restart_router()
 
 
 async def test_f4_a_router_is_killed(faulty, scripted):
@@ -53,7 +53,7 @@ async def test_f4_a_router_is_killed(faulty, scripted):
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert not any(isinstance(outcome, AssertionError) for outcome in outcomes), outcomes
     assert all(isinstance(outcome, Failure | OSError) or "Error" in type(outcome).__name__ for outcome in outcomes)
-    cluster.start_router()
+    cluster.restart_router()
     assert (await streamed(cluster, fields | {"max_tokens": 100})).text == DIGITS[:100]
     cluster.assert_idle()
     steps = gate.steps

@@ -59,6 +59,10 @@ class Gate:
         finally:
             self.lift()
 
+    def allow(self, num_steps: int) -> None:
+        """Inside `limited`: that many more steps from now on. A step that waits already goes on waiting."""
+        self._put(_LIMIT, self.steps + num_steps)
+
     def lift(self) -> None:
         """Ends a limit early."""
         self._put(_LIMIT, _NO_LIMIT)

@@ -173,16 +173,18 @@ class Cluster:
         self.decode = [Worker(f"decode-{i}", Role.DECODE, shape, folder, self._nursery) for i in range(shape.decode)]
         for worker in self.workers:
             worker.wait_ready()
-        self.start_router()
+        self._start_router()
         self._baseline = self.settled()
 
-    def start_router(self) -> None:
-        """The first, or a new one after the last was killed; it has no memory of that one."""
+    def restart_router(self) -> None:
+        """After the router ended: a new life at new addresses, which knows nothing of the old one."""
+        self.http.close()
+        self._start_router()
+
+    def _start_router(self) -> None:
         config = RouterConfig(workers=tuple(w.address for w in self.workers), port=0, grpc_port=0, **dict(self.shape.router))
         self.router = start("router", "router.main", config, self._folder / "router.log", nursery=self._nursery)
         doors = self.router.wait_ready()
-        if hasattr(self, "http"):
-            self.http.close()
         self.url, self.grpc = f"http://{doors['address']}", str(doors["grpc_address"])
         self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
         self.model = self.http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
