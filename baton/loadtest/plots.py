@@ -13,7 +13,7 @@ from baton.loadtest.result import GOAL, Run
 from baton.loadtest.slo import NAMES, Slo
 from baton.loadtest.svg import Axis, Plot, linear, logarithmic
 from baton.loadtest.timing import timing_of
-from baton.loadtest.words import duration, percent, tick
+from baton.loadtest.words import duration, tick
 
 NUM_POINTS = 160
 LEAST_PX = 3.0
@@ -123,10 +123,10 @@ def attainment(runs: Sequence[Run], width: int) -> str:
     """How many requests keep every SLO if all SLOs are made tighter or looser by a factor."""
     scales = [scale for scale, _ in runs[0].summary.attainment]
     x = logarithmic(scales[0], scales[-1], "factor on every SLO: left tighter, right looser", lambda scale: f"{scale:g}×")
-    shares = tuple((share, percent(share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0))
+    shares = tuple((share, f"{share * 100:g} %") for share in (0.0, 0.25, 0.5, 0.75, 1.0))
     plot = Plot(width, 270, x, Axis(0.0, 1.0, shares, ""), "attainment against SLO scale")
     plot.down(1.0, "as asked")
-    plot.across(GOAL, percent(GOAL))
+    plot.across(GOAL, f"{GOAL * 100:g} %")
     for place, run in enumerate(runs):
         plot.line(run.summary.attainment, f"stroke: {shade(place, len(runs))}", dots=False)
     return plot.svg()

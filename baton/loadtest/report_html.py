@@ -43,7 +43,7 @@ def _head(result: Result, main: Run) -> str:
 
 def _why(result: Result, main: Run) -> str:
     if result.slo.limits and main.summary.attained >= GOAL:
-        return f"the most load at which {percent(GOAL)} of the requests kept every SLO"
+        return f"the most load at which {GOAL * 100:g} % of the requests kept every SLO"
     return "the least load; at none did enough requests keep every SLO" if result.slo.limits else "the least load"
 
 
