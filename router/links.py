@@ -33,6 +33,7 @@ class WorkerPool:
         self.on_restart: Callable[[str], None] = lambda address: None
         self._dial = dial
         self._served_name = served_name
+        self._registry: Registry | None = None
         self._workers: dict[str, Worker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[str, Incarnation | None] = {}
@@ -40,6 +41,7 @@ class WorkerPool:
 
     async def run(self, registry: Registry) -> None:
         """Follows `registry` until cancelled; the links end with it. A link that breaks by a fault of ours ends the pool."""
+        self._registry = registry
         async with asyncio.TaskGroup() as links:
             async for endpoints in registry.watch():
                 self._sync(endpoints, links)
@@ -85,6 +87,11 @@ class WorkerPool:
         """None if some model can be served, else the reason."""
         shortages = [self.shortage(model) for model in self._models] or [self.shortage("")]
         return None if None in shortages else shortages[0]
+
+    @property
+    def registry_error(self) -> str | None:
+        """Why the list of workers may be old; None: it is current."""
+        return self._registry.error if self._registry else None
 
     def let_go(self) -> None:
         """Drops workers that left the registry and have nothing of this router left."""
@@ -166,9 +173,10 @@ class WorkerPool:
         return dataclasses.replace(card, name=name, max_model_len=min(card.max_model_len, room))
 
     def _excuses(self) -> list[str]:
-        """One sentence for each worker that is not in rotation."""
+        """One sentence for a registry that cannot be read, and one for each worker that is not in rotation."""
         idle = [worker for worker in self._workers.values() if not worker.in_rotation]
-        return [f"{worker.address}: {worker.left_out or worker.link.error or SILENT}" for worker in idle]
+        excuses = [f"{worker.address}: {worker.left_out or worker.link.error or SILENT}" for worker in idle]
+        return [self.registry_error, *excuses] if self.registry_error else excuses
 
 
 async def _follow(link: Link) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import uvicorn
 from fastapi import FastAPI
@@ -15,10 +15,12 @@ from prometheus_client import disable_created_metrics
 from baton.cluster import lifecycle
 from baton.cluster.config import RouterConfig
 from baton.cluster.lifecycle import Shutdown, StartupError
-from baton.cluster.registry import MemoryRegistry
+from baton.cluster.registries import registry_of
+from baton.cluster.registry import MemoryRegistry, Registry, Roster
 from baton.cluster.sources import ConfigError, from_argv
 from baton.cluster.status import READY, report
-from baton.wire.types import Endpoint, Role
+from baton.wire.registry import RegistryServer
+from baton.wire.servers import AddressTaken
 from router.grpc_door import serve_grpc
 from router.http.app import create_app
 from router.http.protocol import HttpProtocol
@@ -52,16 +54,23 @@ async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
     and with them every worker frees what is left.
     """
     disable_created_metrics()  # type: ignore[no-untyped-call]  # untyped there; it drops a second series per counter
+    registry = registry_of(config)
     service = RouterService(config, dialler(config))
     validator = Validator(service, config.limits, config.timeouts.request_s)
     async with contextlib.AsyncExitStack() as doors:
         listener = doors.enter_context(listen(config.host, config.port))
         grpc_port = await doors.enter_async_context(_grpc(service, config, validator))
+        registry_address = await doors.enter_async_context(_registry(registry, config))
         http_door = Door(_http(create_app(service, config, validator)))
         async with asyncio.TaskGroup() as tasks:
-            links = tasks.create_task(service.run(_registry(config)), name="links")
+            links = tasks.create_task(service.run(registry), name="links")
             http = tasks.create_task(http_door.serve([listener]), name="http")
-            telling = tasks.create_task(_tell(service, config, listener.getsockname()[1], grpc_port), name="tell")
+            addresses = {
+                "address": _address(config, listener.getsockname()[1]),
+                "grpc_address": _address(config, grpc_port),
+                "registry_address": registry_address,
+            }
+            telling = tasks.create_task(_tell(service, config, addresses), name="tell")
             await shutdown.wait()
             telling.cancel()
             await service.drain(config.drain_s)
@@ -118,18 +127,36 @@ def _http(app: FastAPI) -> uvicorn.Config:
     )
 
 
-def _registry(config: RouterConfig) -> MemoryRegistry:
-    """A role in an endpoint is a hint: a worker says its own when its link opens."""
-    return MemoryRegistry(Endpoint(address, Role.BOTH) for address in config.workers)
+@contextlib.asynccontextmanager
+async def _registry(registry: Registry, config: RouterConfig) -> AsyncIterator[str | None]:
+    """Where workers register with this router; None: they have a registry elsewhere."""
+    if not isinstance(registry, MemoryRegistry):
+        yield None
+        return
+    roster = Roster(registry)
+    try:
+        server = RegistryServer(config.registry_host, config.registry_port, config.cluster_token, roster)
+    except AddressTaken as error:
+        hint = f"stop what uses port {config.registry_port}, or pass another --registry-port"
+        raise StartupError(f"{error}; {hint}") from error
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop()
+        roster.close()
 
 
-async def _tell(service: RouterService, config: RouterConfig, port: int, grpc_port: int) -> None:
+def _address(config: RouterConfig, port: int) -> str:
+    return f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
+
+
+async def _tell(service: RouterService, config: RouterConfig, addresses: Mapping[str, str | None]) -> None:
     """Tells the launcher where the doors are: once requests can be served, or when that takes too long to wait for."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(config.timeouts.replace_s):
             await service.servable()
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    report(READY, address=f"{host}:{port}", grpc_address=f"{host}:{grpc_port}")
+    report(READY, **addresses)
 
 
 if __name__ == "__main__":

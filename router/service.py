@@ -81,6 +81,7 @@ class RouterService:
         gauge("baton_num_requests_running", "Requests that a worker has taken.", lambda: self._admission.num_running)
         gauge("baton_queue_limit", "Requests that may wait.", lambda: self._admission.limit)
         gauge("baton_ready", "Whether requests can be served.", lambda: self.ready() is None)
+        gauge("baton_registry_current", "Whether the registry can be read.", lambda: self._pool.registry_error is None)
         self._metrics.registry.register(WorkerCollector(self._pool.workers))
 
 

@@ -21,6 +21,7 @@ from baton.cli.worker_parts import Parts
 from baton.cluster.config import WorkerConfig
 from baton.cluster.lifecycle import RunError, Shutdown, StartupError, fail
 from baton.cluster.lifecycle import run as run_process
+from baton.cluster.registries import registered
 from baton.cluster.sources import ConfigError, from_argv
 from baton.cluster.status import LOADING, READY, report
 from baton.engine.config import EngineConfig
@@ -30,7 +31,7 @@ from baton.engine.loop import EngineLoop
 from baton.engine.weights import KV_DTYPES, LoadedModel, bundled, load_model
 from baton.wire.link_server import LinkServer
 from baton.wire.servers import AddressTaken, WorkerServer
-from baton.wire.types import KvLayout
+from baton.wire.types import KvLayout, Registration, WorkerInfo
 from kvtransfer.transports.base import Connect
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ async def serve(config: WorkerConfig, shutdown: Shutdown, hooks: Hooks) -> None:
         raise StartupError(str(error)) from error
     except _Interrupted:
         return
-    async with build(config, hooks, loaded, server) as worker:
+    async with build(config, hooks, loaded, server) as worker, registered(config, _registration(config, worker)):
         report(READY, address=server.address, role=config.role, model=loaded.card.name)
         await _unless_failed(worker, _until_drained(worker, shutdown, config.drain_s))
 
@@ -83,6 +84,7 @@ async def serve(config: WorkerConfig, shutdown: Shutdown, hooks: Hooks) -> None:
 class Worker:
     """A worker that serves: what `serve` watches and drains."""
 
+    info: WorkerInfo
     engine: EngineLoop
     links: LinkServer
     server: WorkerServer
@@ -104,7 +106,14 @@ async def build(config: WorkerConfig, hooks: Hooks, loaded: LoadedModel, server:
         stack.push_async_callback(links.stop)
         stack.push_async_callback(server.stop)
         await server.start(links, parts.kv_handlers)
-        yield Worker(engine, links, server)
+        yield Worker(parts.info, engine, links, server)
+
+
+def _registration(config: WorkerConfig, worker: Worker) -> Registration:
+    info, port = worker.info, int(worker.server.address.rpartition(":")[2])
+    return Registration(
+        config.advertised(port), info.role, info.card.name, info.capacity_tokens, info.max_num_seqs, info.incarnation
+    )
 
 
 async def _unless_failed(worker: Worker, life: Coroutine[Any, Any, None]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from baton.wire.types import Role, Timeouts
 
@@ -15,6 +17,22 @@ SECRET = {"secret": True}
 Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Dtype = Literal["float32", "int8"]
+
+
+def redacted(text: str) -> str:
+    """`text` without what a URL in it says before its host or after its path: fit for messages."""
+    return re.sub(r"(://.*)\?.*", r"\1", re.sub(r"://.*@", "://***@", text))
+
+
+def _is_redis_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is not None:
+        raise ValueError("a password does not belong in it; use BATON_REGISTRY_PASSWORD or --registry-password-file")
+    whole = re.fullmatch(r"rediss?://([^@/?#]+@)?[^@/?#]+(/\d*)?", url)
+    if url and not (whole and parts.hostname and parts.port != 0):
+        raise ValueError("must be like redis://host:6379/0, or rediss:// for TLS")
+    return url
+
 
 ModelPath = Annotated[str, Field(description="Hugging Face directory (safetensors) or .gguf file; empty: the bundled model.")]
 Host = Annotated[str, Field(description="Address to listen on; any but loopback needs --insecure.")]
@@ -28,6 +46,13 @@ StepTokens = Annotated[Count, Field(description="Token budget of one engine step
 GrowthReserve = Annotated[int, Field(ge=0, description="Output tokens that a reservation counts ahead.")]
 Token = Annotated[str, Field(repr=False, exclude=True, json_schema_extra=SECRET)]
 TokenFile = Annotated[str | None, Field(description="File of mode 0600 that holds the cluster token.")]
+RegistryUrl = Annotated[
+    str,
+    AfterValidator(_is_redis_url),
+    Field(description="Redis or Valkey that knows the workers, such as redis://host:6379/0."),
+]
+RegistryPassword = Annotated[str, Field(repr=False, exclude=True, json_schema_extra=SECRET)]
+RegistryPasswordFile = Annotated[str | None, Field(description="File of mode 0600 that holds the registry's password.")]
 Insecure = Annotated[bool, Field(description="Accept that an address beyond loopback is served without TLS.")]
 Waits = Annotated[Timeouts, Field(description="Timeouts in seconds, such as '{request_s: 60}'.")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Field(description="Least level that is logged.")]
@@ -61,10 +86,14 @@ class Config(BaseModel):
     needs_token: ClassVar[bool] = True
 
     @model_validator(mode="after")
-    def _address_is_private_or_said_aloud(self) -> Self:
-        host, insecure = getattr(self, "host", "127.0.0.1"), getattr(self, "insecure", False)
-        if not (insecure or is_loopback(host)):
-            raise ValueError(f"--host {host} can be reached from other machines without TLS; add --insecure or use 127.0.0.1")
+    def _addresses_are_private_or_said_aloud(self) -> Self:
+        for name in ("host", "registry_host"):
+            host, insecure = getattr(self, name, "127.0.0.1"), getattr(self, "insecure", False)
+            if not (insecure or is_loopback(host)):
+                flag = "--" + name.replace("_", "-")
+                raise ValueError(
+                    f"{flag} {host} can be reached from other machines without TLS; add --insecure or use 127.0.0.1"
+                )
         return self
 
 
@@ -85,11 +114,29 @@ class WorkerConfig(Config):
     growth_reserve: GrowthReserve = 256
     threads: Annotated[Count | None, Field(description="Compute threads; default: one for each CPU in --cpus.")] = None
     cpus: Annotated[tuple[int, ...], Field(description="CPUs the compute threads are pinned to; default: all.")] = ()
+    router: Annotated[str, Field(description="Registry address of the router to register with, such as 127.0.0.1:8002.")] = ""
+    registry: RegistryUrl = ""
+    registry_password: RegistryPassword = ""
+    registry_password_file: RegistryPasswordFile = None
+    advertise: Annotated[str, Field(description="Host that others reach this worker by; default: --host.")] = ""
     cluster_token: Token = ""
     cluster_token_file: TokenFile = None
     insecure: Insecure = False
     timeouts: Waits = Timeouts()
     log_level: LogLevel = "info"
+
+    @model_validator(mode="after")
+    def _registers_once_under_a_real_address(self) -> Self:
+        if self.router and self.registry:
+            raise ValueError("--router and --registry: register with one of them")
+        if (self.router or self.registry) and not self.advertise and is_wildcard(self.host):
+            raise ValueError(f"--host {self.host} is no address that others can dial; add --advertise with this machine's own")
+        return self
+
+    def advertised(self, port: int) -> str:
+        """The address that others dial when this worker listens on `port`."""
+        host = self.advertise or self.host
+        return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
     @property
     def drain_s(self) -> float:
@@ -108,6 +155,11 @@ class RouterConfig(Config):
     host: Host = "127.0.0.1"
     port: Annotated[Port, Field(description="Port of the HTTP door; 0: any free one.")] = 8000
     grpc_port: Annotated[Port, Field(description="Port of the gRPC door; 0: any free one.")] = 8001
+    registry_host: Annotated[str, Field(description="Address where workers register, without --registry.")] = "127.0.0.1"
+    registry_port: Annotated[Port, Field(description="Port where workers register, without --registry; 0: any free one.")] = 0
+    registry: RegistryUrl = ""
+    registry_password: RegistryPassword = ""
+    registry_password_file: RegistryPasswordFile = None
     served_model_name: ServedName = None
     queue_limit: Annotated[Count, Field(description="Requests that may wait; the next one gets a 429.")] = 256
     cluster_token: Token = ""
@@ -120,6 +172,12 @@ class RouterConfig(Config):
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
         _check_ports(self.port, self.grpc_port)
+        return self
+
+    @model_validator(mode="after")
+    def _workers_come_from_one_place(self) -> Self:
+        if self.workers and self.registry:
+            raise ValueError("--worker and --registry: workers come from one of them")
         return self
 
     @property
@@ -178,6 +236,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether `host` stands for every address of this machine, and so for none that can be dialled."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
 
 
 def _check_ports(port: int, grpc_port: int) -> None:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from baton.cluster.config import SECRET, Config, Limits
+from baton.cluster.config import SECRET, Config, Limits, redacted
 from baton.cluster.tokens import TOKEN_VARIABLE, TokenError, read_token_file
 from baton.wire.types import Timeouts
 
@@ -32,7 +32,7 @@ def load(kind: type[C], flags: Mapping[str, Any], file: str | None = None, envir
     values = {name: value for _, layer in layers for name, value in layer.items()}
     try:
         parsed = {name: _parsed(kind.model_fields[name], value) for name, value in values.items() if name in kind.model_fields}
-        return _with_token(kind(**values | parsed))
+        return _with_secrets(kind(**values | parsed))
     except yaml.YAMLError as error:
         raise ConfigError(f"a mapping is not YAML, such as '{{request_s: 60}}': {error}") from error
     except ValidationError as error:
@@ -125,21 +125,27 @@ def _from_file(kind: type[Config], file: str | None) -> dict[str, Any]:
         raise ConfigError(f"--config {file} must hold names and values, such as 'port: 8000'")
     names = {str(name).replace("-", "_"): value for name, value in values.items()}
     if secrets := names.keys() - flag_fields(kind).keys() & kind.model_fields.keys():
-        raise ConfigError(f"--config {file}: {', '.join(secrets)} does not belong in it; use {TOKEN_VARIABLE}")
+        raise ConfigError(
+            f"--config {file}: {', '.join(secrets)} does not belong in it; use {', '.join(map(variable_of, secrets))}"
+        )
     return names
 
 
-def _with_token(config: C) -> C:
-    path = getattr(config, "cluster_token_file", None)
-    token = getattr(config, "cluster_token", "")
-    if token or not config.needs_token:
-        return config
-    if path is None:
+def _with_secrets(config: C) -> C:
+    """Reads what was not given by environment from its file."""
+    for name in ("cluster_token", "registry_password"):
+        if not getattr(config, name, "") and (path := getattr(config, f"{name}_file", None)):
+            config = config.model_copy(update={name: _from_secret_file(type(config), f"{name}_file", path)})
+    if config.needs_token and not getattr(config, "cluster_token", ""):
         raise ConfigError(f"no cluster token: set {TOKEN_VARIABLE}, or --cluster-token-file to a file of mode 0600")
+    return config
+
+
+def _from_secret_file(kind: type[Config], name: str, path: str) -> str:
     try:
-        return config.model_copy(update={"cluster_token": read_token_file(path)})
+        return read_token_file(path)
     except TokenError as error:
-        raise ConfigError(f"--cluster-token-file {path}: {error}") from error
+        raise ConfigError(f"{flag_of(kind, name)} {path}: {error}") from error
 
 
 def _explained(kind: type[Config], error: ValidationError, origins: Mapping[str, str]) -> str:
@@ -155,6 +161,8 @@ def _explained(kind: type[Config], error: ValidationError, origins: Mapping[str,
             where = ".".join([flag_of(kind, name), *inner]) if is_mapping(kind.model_fields[name]) else flag_of(kind, name)
             origin = f" {origins[name]}".rstrip()
             lines[where] = (
-                f"{lines[where]}; or: {message}" if where in lines else f"{where} {fault['input']!r}{origin}: {message}"
+                f"{lines[where]}; or: {message}"
+                if where in lines
+                else f"{where} {redacted(repr(fault['input']))}{origin}: {message}"
             )
     return "\n".join(lines.values())

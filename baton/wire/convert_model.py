@@ -10,6 +10,17 @@ _ROLES = {Role.PREFILL: pb.ROLE_PREFILL, Role.DECODE: pb.ROLE_DECODE, Role.BOTH:
 _ROLES_BACK = {number: role for role, number in _ROLES.items()}
 
 
+def pack_role(value: Role) -> pb.Role:
+    return _ROLES[value]
+
+
+def unpack_role(number: pb.Role) -> Role:
+    """Raises ValueError for a role that is not known."""
+    if number not in _ROLES_BACK:
+        raise ValueError(f"unknown worker role {number}")
+    return _ROLES_BACK[number]
+
+
 def pack_identity(value: Identity) -> pb.Identity:
     return pack_flat(value, pb.Identity)
 
@@ -54,7 +65,7 @@ def unpack_card(message: pb.ModelCard) -> ModelCard:
 def pack_info(value: WorkerInfo) -> pb.WorkerInfo:
     return pb.WorkerInfo(
         incarnation=value.incarnation,
-        role=_ROLES[value.role],
+        role=pack_role(value.role),
         identity=pack_identity(value.identity),
         capabilities=pack_capabilities(value.capabilities),
         card=pack_card(value.card),
@@ -65,11 +76,9 @@ def pack_info(value: WorkerInfo) -> pb.WorkerInfo:
 
 def unpack_info(message: pb.WorkerInfo) -> WorkerInfo:
     """Raises ValueError for a role that is not known."""
-    if message.role not in _ROLES_BACK:
-        raise ValueError(f"unknown worker role {message.role}")
     return WorkerInfo(
         incarnation=message.incarnation,
-        role=_ROLES_BACK[message.role],
+        role=unpack_role(message.role),
         identity=unpack_identity(message.identity),
         capabilities=unpack_capabilities(message.capabilities),
         card=unpack_card(message.card),

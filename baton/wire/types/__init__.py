@@ -35,7 +35,7 @@ from baton.wire.types.model import (
     WorkerInfo,
 )
 from baton.wire.types.request import FinishReason, FirstToken, RequestSpec, SamplingParams, Token
-from baton.wire.types.settings import Endpoint, Timeouts
+from baton.wire.types.settings import Endpoint, Registration, Timeouts
 
 __all__ = [
     "MIN_PROTOCOL_VERSION",
@@ -70,6 +70,7 @@ __all__ = [
     "Position",
     "Preempted",
     "Refused",
+    "Registration",
     "RequestSpec",
     "Reserved",
     "Role",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from baton.wire.types.model import Role
+from baton.wire.types.model import Incarnation, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Timeouts:
     request_s: float = 600.0
     replace_s: float = 5.0
     drain_s: float = 30.0
+    registry_ttl_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +31,19 @@ class Endpoint:
     address: str
     role: Role
     labels: tuple[tuple[str, str], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a worker says of itself to a registry, of which it is the only writer. It finds; the link's word decides."""
+
+    address: str
+    role: Role
+    model: str
+    capacity_tokens: int
+    max_num_seqs: int
+    incarnation: Incarnation
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.address, self.role)
