@@ -1,9 +1,13 @@
 """Settings: precedence, round trip over a command line, and messages that name flag, value, source and fix."""
 
+import sys
+
 import pytest
 from pydantic import ValidationError
 
 from baton.cluster.config import Limits, RouterConfig, ServeConfig, WorkerConfig
+from baton.cluster.lifecycle import StartupError
+from baton.cluster.registries import registry_of
 from baton.cluster.sources import ConfigError, child_environ, from_argv, load, to_argv
 from baton.wire.types import Role, Timeouts
 
@@ -110,3 +114,65 @@ def test_a_cluster_says_what_its_processes_need():
 def test_configs_are_frozen():
     with pytest.raises(ValidationError):
         WorkerConfig().port = 1
+
+
+@pytest.mark.parametrize("kind", [WorkerConfig, RouterConfig])
+@pytest.mark.parametrize(
+    "url", ["redis://:hu/s@h@db:6379/0", "rediss://me:hu/s@h@db/1", "redis://db:1/0?password=hu/s@h", "http://db"]
+)
+def test_a_registry_that_cannot_be_or_holds_a_password_is_refused_without_telling_it(kind, url):
+    with pytest.raises(ConfigError, match="--registry ") as caught:
+        load(kind, {"registry": url}, None, TOKEN)
+    assert not any(part in str(caught.value) for part in ("hu/s", "s@h"))
+
+
+def test_the_registrys_password_comes_from_the_environment_or_a_file_and_goes_nowhere(tmp_path):
+    file = tmp_path / "password"
+    file.write_text("hush\n")
+    file.chmod(0o600)
+    given = {"registry": "redis://me@db:6379/0"}
+    by_file = load(WorkerConfig, given | {"registry_password_file": str(file)}, None, TOKEN)
+    by_environment = load(RouterConfig, given, None, TOKEN | {"BATON_REGISTRY_PASSWORD": "hush"})
+    for config in (by_file, by_environment):
+        assert config.registry_password == "hush"
+        assert "hush" not in " ".join(to_argv(config)) + repr(config) + config.model_dump_json()
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"--registry-password-file .*0644"):
+        load(WorkerConfig, given | {"registry_password_file": str(file)}, None, TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "parts"),
+    [
+        (WorkerConfig, {"router": "r:1", "registry": "redis://db"}, ["--router", "--registry", "one of them"]),
+        (WorkerConfig, {"host": "0.0.0.0", "insecure": "true", "router": "r:1"}, ["0.0.0.0", "--advertise"]),
+        (WorkerConfig, {"host": "::", "insecure": "true", "registry": "redis://db"}, ["::", "--advertise"]),
+        (RouterConfig, {"workers": ["w:1"], "registry": "redis://db"}, ["--worker", "--registry", "one of them"]),
+        (RouterConfig, {"registry_host": "0.0.0.0"}, ["--registry-host 0.0.0.0", "--insecure"]),
+    ],
+)
+def test_contradictions_about_the_registry_are_named(kind, flags, parts):
+    with pytest.raises(ConfigError) as caught:
+        load(kind, flags, None, TOKEN)
+    assert all(part in str(caught.value) for part in parts), caught.value
+
+
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ({"host": "127.0.0.1"}, "127.0.0.1:9"),
+        ({"host": "::1"}, "[::1]:9"),
+        ({"host": "0.0.0.0", "advertise": "gpu-3", "insecure": True, "router": "r:1"}, "gpu-3:9"),
+        ({"advertise": "[fd00::3]"}, "[fd00::3]:9"),
+    ],
+)
+def test_a_worker_tells_an_address_that_others_can_dial(settings, address):
+    assert WorkerConfig(**settings).advertised(9) == address
+
+
+@pytest.mark.parametrize("missing", ["redis", "redis.asyncio"])
+def test_redis_is_an_extra_that_is_named_where_it_is_missing(missing, monkeypatch):
+    monkeypatch.delitem(sys.modules, "baton.cluster.registry_redis", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(StartupError, match=r"pip install 'baton-serve\[redis\]'"):
+        registry_of(RouterConfig(registry="redis://db"))

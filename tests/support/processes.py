@@ -49,6 +49,7 @@ class Shape:
     """What a cluster is made of; clusters of equal shape are shared by all tests of a session.
 
     `gated`: workers pass the test's gates. `forked`: processes come from a nursery, and are there at once.
+    Workers that are told of a `registry` or of a `router` register there; otherwise the router is told of them.
     """
 
     checkpoint: Path
@@ -58,6 +59,10 @@ class Shape:
     forked: bool = False
     worker: tuple[tuple[str, object], ...] = (("kv_blocks", 64), ("block_size", 16))
     router: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def registers(self) -> bool:
+        return not {"registry", "router"}.isdisjoint(dict(self.worker))
 
 
 class Process:
@@ -182,7 +187,8 @@ class Cluster:
         self._start_router()
 
     def _start_router(self) -> None:
-        config = RouterConfig(workers=tuple(w.address for w in self.workers), port=0, grpc_port=0, **dict(self.shape.router))
+        workers = () if self.shape.registers else tuple(worker.address for worker in self.workers)
+        config = RouterConfig(workers=workers, port=0, grpc_port=0, **dict(self.shape.router))
         self.router = start("router", "router.main", config, self._folder / "router.log", nursery=self._nursery)
         doors = self.router.wait_ready()
         self.url, self.grpc = f"http://{doors['address']}", str(doors["grpc_address"])
