@@ -66,5 +66,5 @@ def scripted_pair(clusters, scripted) -> Cluster:
 
 @pytest.fixture
 def random_pair(clusters, random) -> Cluster:
-    """One prefill and one decode worker on `random`."""
-    return clusters(Shape(random))
+    """One prefill and one decode worker on `random`, from a nursery: tests restart them."""
+    return clusters(Shape(random, forked=True))

@@ -13,7 +13,7 @@ FOX = "The quick brown fox"
 
 @pytest.fixture
 def random_with_two_decoders(clusters, random):
-    return clusters(Shape(random, decode=2))
+    return clusters(Shape(random, decode=2, forked=True))
 
 
 @pytest.mark.parametrize("end", ["$", "%"])
