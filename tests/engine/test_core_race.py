@@ -60,7 +60,7 @@ def test_the_winner_is_the_one_of_all_noise(
     kind: str, seed: int, draw_key: int, temperature: float, dtype: type, length: int, named: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    row = rows(rng, kind)[:length].astype(dtype)
+    row: np.ndarray = rows(rng, kind)[:length].astype(dtype)
     if not np.isfinite(row.max()):
         row[0] = 0.0
     token_ids = rng.permutation(200_000)[:length] if named else None

@@ -143,6 +143,7 @@ def test_merges_join_tokens(script: Path, tmp_path: Path) -> None:
         ("llama.block_count", 1, UnsupportedModel, r"tensor model\.layers\.1\.\S+ \(and \d+ more\)"),
         ("llama.embedding_length", 32, CorruptModel, r"shape \[263, 64\], not \[263, 32\]"),
         ("llama.context_length", "long", CorruptModel, "field llama.context_length is 'long'"),
+        ("llama.context_length", 2**31 - 1, CorruptModel, "field llama.context_length is 2147483647"),
         ("tokenizer.ggml.eos_token_id", 9999, CorruptModel, "field tokenizer.ggml.eos_token_id is 9999"),
     ],
 )

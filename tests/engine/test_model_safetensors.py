@@ -156,6 +156,7 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
         ({"hidden_size": "many"}, "config.json: field hidden_size is 'many', where an integer"),
         ({"hidden_size": None}, "config.json: field hidden_size is missing"),
         ({"num_hidden_layers": 10**9}, "field num_hidden_layers is 1000000000"),
+        ({"max_position_embeddings": 2**31 - 1}, "field max_position_embeddings is 2147483647, where .* to 16777216"),
         ({"rms_norm_eps": -1}, "field rms_norm_eps is -1"),
         ({"num_key_value_heads": 3}, "4 query heads cannot share 3 KV heads"),
         ({"num_hidden_layers": 3}, r"tensor model\.layers\.2\.\S+ is missing"),

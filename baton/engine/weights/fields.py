@@ -10,6 +10,8 @@ from typing import Any
 from baton.engine.errors import CorruptModel
 
 MAX_INTEGER = 2**31 - 1
+MAX_POSITIONS = 2**24
+"""The longest context that a file may claim: no model has one, and much is sized by it."""
 
 
 class Fields:

@@ -14,7 +14,7 @@ from baton.engine.errors import UnsupportedModel
 from baton.engine.kernels.interface import Weight
 from baton.engine.models.spec import ModelSpec, Rope
 from baton.engine.weights.checkpoint import TextSide
-from baton.engine.weights.fields import Fields
+from baton.engine.weights.fields import MAX_POSITIONS, Fields
 from baton.engine.weights.gguf_file import GgufFile, Stored
 from baton.engine.weights.gguf_numbers import SERVED, read_weight, take_rows
 from baton.engine.weights.gguf_text import read_text
@@ -120,7 +120,7 @@ def _read_spec(fields: Fields, tensors: dict[str, Stored]) -> ModelSpec:
         rope=_rope(fields, family, tensors),
         windows=(fields.integer(window) if fields.has(window) else None,) * num_layers,
         tied="lm_head.weight" not in tensors,
-        max_model_len=fields.integer(f"{family}.context_length"),
+        max_model_len=fields.integer(f"{family}.context_length", high=MAX_POSITIONS),
         qkv_bias=f"{layer}.self_attn.q_proj.bias" in tensors,
         out_bias=f"{layer}.self_attn.o_proj.bias" in tensors,
         mlp_bias=f"{layer}.mlp.down_proj.bias" in tensors,

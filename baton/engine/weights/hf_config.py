@@ -6,7 +6,7 @@ from typing import Any
 
 from baton.engine.errors import UnsupportedModel
 from baton.engine.models.spec import ModelSpec, Rope
-from baton.engine.weights.fields import Fields
+from baton.engine.weights.fields import MAX_POSITIONS, Fields
 
 MAX_LAYERS = 10_000
 
@@ -47,7 +47,7 @@ def read_spec(where: str, config: dict[str, Any]) -> ModelSpec:
         rope=_rope(fields),
         windows=_windows(fields, family, num_layers),
         tied=fields.flag("tie_word_embeddings", False),
-        max_model_len=fields.integer("max_position_embeddings"),
+        max_model_len=fields.integer("max_position_embeddings", high=MAX_POSITIONS),
         qkv_bias=family == "qwen2" or biased,
         out_bias=family != "qwen2" and biased,
         mlp_bias=family == "llama" and fields.flag("mlp_bias", False),

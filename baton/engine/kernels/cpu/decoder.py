@@ -17,6 +17,7 @@ from baton.engine.models.tensors import Dense, TensorSource, stack, to_dense
 
 MAX_HEAD_DIM = 256
 MAX_GROUP = 16
+FIRST_POSITIONS = 4096
 
 RECIPES = {"float32": "float32-ordered", "int8": "a8-g32-kv-bf16"}
 """Arithmetic by dtype: float32 throughout, or the file's own codes times int8 activations (groups of 32) and KV in bfloat16."""
@@ -39,6 +40,7 @@ class NativeDecoder:
         self._held: list[Packed | torch.Tensor] = []
         self._layers = (abi.Layer * spec.num_layers)(*(self._layer(index, tensors) for index in range(spec.num_layers)))
         self._model = self._build(tensors)
+        self._rope = (torch.empty(0), torch.empty(0))
         self._team: int | None = None
         self._threads = 1
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -56,6 +58,7 @@ class NativeDecoder:
         """Writes K and V of every row to its slot in `pool`; returns logits float32 `[len(batch.logit_rows), vocab_size]`."""
         num_tokens, num_logits = len(batch.token_ids), len(batch.logit_rows)
         self._reserve(num_tokens, num_logits)
+        self._turn_up_to(int(batch.seq_lens.max()))
         logits = torch.empty(num_logits, self.spec.vocab_size)
         tensors = (
             batch.token_ids,
@@ -85,18 +88,23 @@ class NativeDecoder:
         if needed > len(self._memory):
             self._memory = torch.empty(needed, dtype=torch.uint8)
 
+    def _turn_up_to(self, num_positions: int) -> None:
+        """Makes the rotary table long enough: it grows with the longest sequence seen, for a model may allow millions."""
+        known = len(self._rope[0])
+        if num_positions <= known:
+            return
+        length = min(max(num_positions, 2 * known, FIRST_POSITIONS), self.spec.max_model_len)
+        angles = torch.arange(length)[:, None].float() * frequencies(self.spec)
+        self._rope = angles.cos(), angles.sin()
+        self._model.cos, self._model.sin = map(abi.pointer, self._rope)
+
     def _build(self, tensors: TensorSource) -> abi.Model:
         spec = self.spec
         embedding = self._pack(tensors.matrix("model.embed_tokens.weight", spec.vocab_size, spec.hidden))
         head = embedding if spec.tied else self._pack(tensors.matrix("lm_head.weight", spec.vocab_size, spec.hidden))
-        angles = torch.arange(spec.max_model_len)[:, None].float() * frequencies(spec)
         sizes = (spec.num_layers, spec.hidden, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.ffn)
-        norm, cos, sin = (
-            self._keep(tensors.vector("model.norm.weight", spec.hidden)),
-            self._keep(angles.cos()),
-            self._keep(angles.sin()),
-        )
-        return abi.Model(*sizes, spec.norm_eps, spec.head_dim**-0.5, self._layers, norm, embedding, head, cos, sin)
+        norm = self._keep(tensors.vector("model.norm.weight", spec.hidden))
+        return abi.Model(*sizes, spec.norm_eps, spec.head_dim**-0.5, self._layers, norm, embedding, head)
 
     def _layer(self, index: int, tensors: TensorSource) -> abi.Layer:
         spec, prefix = self.spec, f"model.layers.{index}"
