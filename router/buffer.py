@@ -22,7 +22,7 @@ class PieceBuffer:
         self._num_bytes = 0
         self._error: BatonError | None = None
         self._closed = False
-        self._changed = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
 
     def put(self, choice: int, piece: Piece) -> None:
         """Adds a piece; dropped after `close`."""
@@ -30,7 +30,7 @@ class PieceBuffer:
             return
         self._waiting.setdefault(choice, []).append(piece)
         self._num_bytes += len(piece.text) + TOKEN_BYTES * len(piece.tokens)
-        self._changed.set()
+        self._wake()
         if self._num_bytes > self._limit_bytes:
             self._cut()
 
@@ -38,17 +38,21 @@ class PieceBuffer:
         """No more pieces come; the reader gets what is left, then `error`. The first close counts."""
         if not self._closed:
             self._closed, self._error = True, error
-            self._changed.set()
+            self._wake()
 
     async def take(self) -> Pieces:
         """All that waits, at most one piece per choice; empty at the end. Raises the error that ended it."""
         while not (self._waiting or self._closed):
-            self._changed.clear()
-            await self._changed.wait()
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
         if not self._waiting and self._error is not None:
             raise self._error
         waiting, self._waiting, self._num_bytes = self._waiting, {}, 0
         return [(choice, _merge(pieces)) for choice, pieces in waiting.items()]
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def _cut(self) -> None:
         self._waiting.clear()

@@ -124,6 +124,8 @@ class Flow:
             actions = self._machine.lost(source.address, event.lease)
         else:
             actions = self._machine.event(source.address, event)
+        if not actions or isinstance(actions[0], Accept):  # no list holds both a token and a decision
+            return actions
         if handoff_failed(event, actions):
             self._plant.metrics.transfer_failed()
         kind = recovery_kind(event, source.address == decode, actions)
@@ -159,6 +161,9 @@ class Flow:
 
     def _do(self, action: Action) -> None:
         match action:
+            case Accept(choice, index, token):
+                if self._life.output.accept(choice, index, token):
+                    self._perform(self._machine.choice_done(choice, index + 1))
             case Place(PlaceKind.PREFILL):  # decode holds the lease: its claim stays
                 self._wanted = action
                 self._holdings.release_prefill()
@@ -170,9 +175,6 @@ class Flow:
                 self._life.output.timeline.enter(Phase.QUEUE)
             case Send(address, command):
                 self._send(self._plant.pool.worker(address), command)
-            case Accept(choice, index, token):
-                if self._life.output.accept(choice, index, token):
-                    self._perform(self._machine.choice_done(choice, index + 1))
             case Propose(choice, reason):
                 if self._life.output.propose(choice, reason):
                     self._perform(self._machine.choice_done(choice, self._life.output.num_tokens(choice)))

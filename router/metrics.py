@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 
 from baton.wire.errors import (
     BatonError,
@@ -17,7 +17,8 @@ from baton.wire.errors import (
     Overloaded,
     Unavailable,
 )
-from baton.wire.types import Spans
+from baton.wire.types import FinishReason, Spans
+from router.histogram import Histogram
 from router.request import Usage
 from router.timeline import Timeline
 
@@ -69,10 +70,15 @@ class RouterMetrics:
         self._ttft.observe(seconds)
         self._prompt_tokens.inc(prompt_len)
 
-    def gaps(self, seconds: float, num_tokens: int) -> None:
-        """`num_tokens` of one choice were accepted `seconds` after the one before them."""
-        for _ in range(num_tokens):
-            self._itl.observe(seconds / num_tokens)
+    def accepted(self, num_tokens: int, seconds: float | None) -> None:
+        """`num_tokens` of one choice were accepted together, `seconds` after the one before them; None: there was none."""
+        self._generation_tokens.inc(num_tokens)
+        if seconds is not None:
+            self._itl.observe(seconds / num_tokens, num_tokens)
+
+    def finished(self, reason: FinishReason) -> None:
+        """A choice ended."""
+        self._success.labels(reason.value).inc()
 
     def recovered(self, kind: str) -> None:
         """A request goes on after a failure or a preemption."""
@@ -98,7 +104,7 @@ class RouterMetrics:
         self._request_output.observe(usage.completion_tokens)
         parts = dict(timeline.parts())
         for part, seconds in parts.items():
-            self._parts.labels(part).observe(seconds)
+            self._parts.observe(seconds, label=part)
         self._queue_s.observe(parts["queue"])
         self._prefill_s.observe(parts["prefill_queue"] + parts["prefill_compute"] + parts["prefill_link"])
         self._decode_s.observe(parts["decode"])
@@ -112,7 +118,7 @@ class RouterMetrics:
 
     def _make_requests(self) -> None:
         self._requests = self._counter("requests", "Requests that ended, by outcome.", "outcome")
-        self.success = self._counter("request_success", "Choices that ended, by finish reason.", "finished_reason")
+        self._success = self._counter("request_success", "Choices that ended, by finish reason.", "finished_reason")
         self._rejections = self._counter("rejection", "Requests sent away before they began, by reason.", "reason")
         self._recoveries = self._counter("migration", "Requests that went on after a failure.", "migration_type")
 
@@ -127,7 +133,7 @@ class RouterMetrics:
 
     def _make_tokens(self) -> None:
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that have a first token.")
-        self.generation_tokens = self._counter("generation_tokens", "Output tokens that the router accepted.")
+        self._generation_tokens = self._counter("generation_tokens", "Output tokens that the router accepted.")
         self._request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
         self._request_output = self._histogram("request_generation_tokens", "Output tokens of a request.", TOKENS)
 
@@ -139,5 +145,5 @@ class RouterMetrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"baton_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"baton_{name}", text, labels, registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...], label: str | None = None) -> Histogram:
+        return Histogram(f"baton_{name}", text, bounds, self.registry, label)

@@ -64,11 +64,13 @@ class Output:
 
     def flush(self) -> None:
         """Everything that arrived together was accepted: the gaps between tokens are shared out evenly."""
+        if not self._burst:
+            return
+        now = self.timeline.total_s
         for choice, num_tokens in self._burst.items():
-            now, before = self.timeline.total_s, self._last_s.get(choice)
+            before = self._last_s.get(choice)
             self._last_s[choice] = now
-            if before is not None:
-                self._metrics.gaps(now - before, num_tokens)
+            self._metrics.accepted(num_tokens, None if before is None else now - before)
         self._burst.clear()
 
     def _count(self, choice: int, index: int) -> None:
@@ -77,10 +79,9 @@ class Output:
         self.timeline.token(index)
         self._num_tokens[choice] += 1
         self._burst[choice] = self._burst.get(choice, 0) + 1
-        self._metrics.generation_tokens.inc()
 
     def _emit(self, choice: int, piece: Piece) -> None:
         if piece.finish is not None:
             del self._open[choice]
-            self._metrics.success.labels(piece.finish.value).inc()
+            self._metrics.finished(piece.finish)
         self._buffer.put(choice, piece)

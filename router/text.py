@@ -77,6 +77,9 @@ class StopSearch:
 
     def push(self, text: str) -> str | None:
         """Adds `text`. If a stop string is complete: the text up to it, else None."""
+        if not self._stop:
+            self._held = text
+            return None
         self._held += text
         found = [(start + len(stop), start) for stop in self._stop if (start := self._held.find(stop)) >= 0]
         if not found:
@@ -86,12 +89,12 @@ class StopSearch:
 
     def take(self, everything: bool) -> str:
         """The text that can no longer belong to a stop string; or all that is held."""
-        cut = len(self._held) if everything else self._final_len()
+        cut = len(self._held) if everything or not self._stop else self._final_len()
         text, self._held = self._held[:cut], self._held[cut:]
         return text
 
     def _final_len(self) -> int:
-        return min((self._partial_start(stop) for stop in self._stop), default=len(self._held))
+        return min(self._partial_start(stop) for stop in self._stop)
 
     def _partial_start(self, stop: str) -> int:
         """Where the longest tail that begins `stop` starts; the text's length if none does."""

@@ -73,17 +73,18 @@ class Inbox:
     def __init__(self, positions: Callable[[], tuple[Position, ...]]) -> None:
         self.positions = positions
         self._items: deque[tuple[WorkerLink, Event | LinkDied]] = deque()
-        self._filled = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, source: WorkerLink, event: Event | LinkDied) -> None:
         self._items.append((source, event))
-        self._filled.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def get(self) -> tuple[WorkerLink, Event | LinkDied]:
-        """The next event; waits for one without bound: the caller sets the deadline."""
+        """The next event; waits for one without bound: the caller, who is the only one, sets the deadline."""
         while not self._items:
-            self._filled.clear()
-            await self._filled.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._items.popleft()
 
     def get_nowait(self) -> tuple[WorkerLink, Event | LinkDied] | None:

@@ -19,6 +19,8 @@ class Choice:
 
     def differs(self, index: int, tokens: Sequence[Token]) -> bool:
         """Whether any of output tokens `index`, ... contradicts one that is accepted or waiting."""
+        if index >= len(self.ids) and not self.early:
+            return False
         return any(self._known(at, token).id != token.id for at, token in enumerate(tokens, index))
 
     def take(self, index: int, tokens: Sequence[Token]) -> list[tuple[int, Token]]:

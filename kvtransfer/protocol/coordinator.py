@@ -209,8 +209,8 @@ class Coordinator:
         if choice.differs(event.index, event.tokens):
             return self._differing(choice, source)
         self._committed |= source == self.decode
-        accepted = choice.take(event.index, event.tokens)
-        return [*(Accept(choice.number, index, token) for index, token in accepted), *self._due([choice])]
+        accepted: list[Action] = [Accept(choice.number, *taken) for taken in choice.take(event.index, event.tokens)]
+        return accepted + self._due([choice])
 
     def _finished(self, event: wire.Finished) -> list[Action]:
         choice = self._choices.get(event.choice)
@@ -405,5 +405,5 @@ class Coordinator:
             self._exclude |= {worker}
 
     def _due(self, choices: Iterable[Choice]) -> list[Action]:
-        reasons = [(choice.number, choice.due_proposal()) for choice in choices]
+        reasons = [(choice.number, choice.due_proposal()) for choice in choices if choice.proposal is not None]
         return [Propose(number, reason) for number, reason in reasons if reason is not None]
