@@ -21,7 +21,12 @@ def length(field: int, size: int) -> bytes:
 
 def number(field: int, value: int) -> bytes:
     """An unsigned number; zero is not written."""
-    return _varint(field << 3 | _VARINT) + _varint(value) if value else b""
+    return varint(field, value) if value else b""
+
+
+def varint(field: int, value: int) -> bytes:
+    """An unsigned number that is written though it be zero: its presence means something."""
+    return _varint(field << 3 | _VARINT) + _varint(value)
 
 
 def fixed64(field: int, value: int) -> bytes:

@@ -3,13 +3,14 @@
     length(2)  length(1) header  length(2) payload
     └ KvUp     └ KvFrame
 
-The library would copy the payload twice on each side. Here it is copied once, into the message, and read in place.
+The library would copy the payload twice on each side. Here it is copied once, into the message, and read in place. Where the
+receiver can read the sender's pool the message names a block instead: length(1) header  number(3) block.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from xxhash import xxh3_64
@@ -17,7 +18,7 @@ from xxhash import xxh3_64
 from baton.wire import convert_kv
 from baton.wire.errors import TransferError
 from baton.wire.types import Commit, FrameHeader, KvHello, KvLayout
-from kvtransfer.fields import as_bytes, as_number, fields, fixed64, length, malformed, number
+from kvtransfer.fields import as_bytes, as_number, fields, fixed64, length, malformed, number, varint
 
 MAX_PAYLOAD = 1 << 20
 """Bytes of a frame's payload at most, unless one token of one layer is larger: gRPC streams best at 360 KiB to 1 MiB."""
@@ -28,7 +29,7 @@ _SIGNED = struct.Struct("<16s6I")  # lease, then _NUMBERS
 _DIGEST = struct.Struct("<Q")
 
 _HELLO, _FRAME, _COMMIT = 1, 2, 3  # of KvUp
-_HEADER, _PAYLOAD = 1, 2  # of KvFrame
+_HEADER, _PAYLOAD, _BLOCK = 1, 2, 3  # of KvFrame
 _LEASE, _FIRST_NUMBER, _DIGEST_FIELD = 1, 2, 8  # of KvFrameHeader
 _CHECK, _CHECK_BYTES = 10, 9  # of KvCommit: tag and 8 bytes
 
@@ -39,6 +40,25 @@ class Frame:
 
     header: FrameHeader
     payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A frame whose payload stays in `block` of the sender's pool."""
+
+    header: FrameHeader
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFrame:
+    """A frame whose payload the sender could still change: copy what `read` returns, then verify the copy.
+
+    `read` runs on the KV thread; it raises TransferError for a run that the sender's pool does not have.
+    """
+
+    header: FrameHeader
+    read: Callable[[], memoryview]
 
 
 def digest(header: FrameHeader, payload: memoryview) -> int:
@@ -69,16 +89,20 @@ def payload_bytes(layout: KvLayout, header: FrameHeader) -> int:
     return (header.token_end - header.token_start) * (header.layer_end - header.layer_start) * 2 * layout.row_bytes
 
 
-def plan(layout: KvLayout, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Tokens [start, end) as frames (token_start, token_end, layer_start, layer_end), each out of one block of `layout`."""
+Run = tuple[int, int, int, int]
+"""(token_start, token_end, layer_start, layer_end)."""
+
+
+def plan(layout: KvLayout, start: int, end: int, max_payload: int = MAX_PAYLOAD) -> Iterator[Run]:
+    """Tokens [start, end) as runs for frames, each out of one block of `layout` and of at most about `max_payload` bytes."""
     for block_start in range(start - start % layout.block_size, end, layout.block_size):
-        yield from _cut(layout, max(block_start, start), min(block_start + layout.block_size, end))
+        yield from _cut(layout, max(block_start, start), min(block_start + layout.block_size, end), max_payload)
 
 
-def _cut(layout: KvLayout, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def _cut(layout: KvLayout, start: int, end: int, max_payload: int) -> Iterator[Run]:
     layer_bytes = 2 * layout.row_bytes  # of one token
-    tokens = max(1, min(end - start, MAX_PAYLOAD // layer_bytes))
-    layers = max(1, MAX_PAYLOAD // (layer_bytes * tokens))
+    tokens = max(1, min(end - start, max_payload // layer_bytes))
+    layers = max(1, max_payload // (layer_bytes * tokens))
     for token in range(start, end, tokens):
         for layer in range(0, layout.num_layers, layers):
             yield token, min(token + tokens, end), layer, min(layer + layers, layout.num_layers)
@@ -89,6 +113,13 @@ def encode(frame: Frame) -> bytes:
     header = _encode_header(frame.header)
     head = length(_HEADER, len(header)) + header + length(_PAYLOAD, frame.payload.nbytes)
     return b"".join((length(_FRAME, len(head) + frame.payload.nbytes), head, frame.payload))
+
+
+def encode_reference(header: FrameHeader, block: int) -> bytes:
+    """The message of a sealed frame whose payload the receiver reads in the sender's `block`."""
+    packed = _encode_header(header)
+    body = b"".join((length(_HEADER, len(packed)), packed, varint(_BLOCK, block)))
+    return length(_FRAME, len(body)) + body
 
 
 def _encode_header(header: FrameHeader) -> bytes:
@@ -107,7 +138,23 @@ def _check(body: bytes) -> bytes:
     return fixed64(_CHECK, xxh3_64(body).intdigest())
 
 
-def decode(message: bytes) -> KvHello | Frame | Commit:
+def greeting(message: bytes) -> KvHello:
+    """A channel's first message. TransferError("malformed") for any other."""
+    hello = decode(message)
+    if not isinstance(hello, KvHello):
+        raise malformed("a channel begins with hello")
+    return hello
+
+
+def delivery(message: bytes | memoryview) -> Frame | Commit:
+    """Any later message whose payload is in it. TransferError("malformed") for any other."""
+    found = decode(message)
+    if not isinstance(found, Frame | Commit):
+        raise malformed("neither a frame with its payload nor a commit")
+    return found
+
+
+def decode(message: bytes | memoryview) -> KvHello | Frame | Reference | Commit:
     """What a sender wrote. A frame's payload is a slice of `message`. TransferError("malformed") for any other bytes."""
     found = list(fields(memoryview(message)))
     if len(found) != 1:
@@ -129,14 +176,17 @@ def _decode_commit(message: bytes) -> Commit:
     return convert_kv.decode_commit(body)
 
 
-def _decode_frame(view: memoryview) -> Frame:
+def _decode_frame(view: memoryview) -> Frame | Reference:
     header, payload = memoryview(b""), memoryview(b"")
+    block: int | None = None
     for field, value in fields(view):
         if field == _HEADER:
             header = as_bytes(value)
         elif field == _PAYLOAD:
             payload = as_bytes(value)
-    return Frame(_decode_header(header), payload)
+        elif field == _BLOCK:
+            block = as_number(value, 32)
+    return Frame(_decode_header(header), payload) if block is None else Reference(_decode_header(header), block)
 
 
 def _decode_header(view: memoryview) -> FrameHeader:

@@ -8,16 +8,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from baton.wire.errors import TransferError
 from baton.wire.types import Failed, FirstToken, FrameHeader, KvAnswer, LeaseId
 from kvtransfer import frames
+from kvtransfer.forms import COPIED, form_of
 from kvtransfer.pair import Pair
 from kvtransfer.protocol.sender import Action, Report, SendAttempt, SendCommit, Ship
 from kvtransfer.store import BlockStore
 from kvtransfer.thread import KvThread, outlast
 
 log = logging.getLogger(__name__)
+
+SLOWEST_BYTES_S = 256 << 20
+"""KV that a receiver puts away in a second at least, while its batch runs: so much longer may the answer to a commit take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class Outgoing:
         self._outcome: KvAnswer | TransferError | None = None
         self._over = asyncio.Event()
         self._answer_due: asyncio.TimerHandle | None = None
+        self._form = COPIED  # until the pair's transport is known
         self._num_bytes = 0
         self._clock = _Clock()
         pair.join((lease, epoch), self)
@@ -120,6 +126,8 @@ class Outgoing:
 
     async def _ship(self) -> None:
         """The only one to wait for the pair: it is cancelled when the attempt is over, however that came."""
+        await self._pair.opened()
+        self._form = form_of(self._pair.transport)
         while True:
             actions = self._next()
             for action in actions:
@@ -145,32 +153,39 @@ class Outgoing:
         unfinished = self._ready % self._store.layout.block_size
         return self._ready if self._ready == self._cover_end else self._ready - unfinished
 
-    async def _ship_run(self, run: Ship) -> None:
-        for piece in frames.plan(self._store.layout, run.token_start, run.token_end):
-            header = self._machine.frame(*piece)
-            if header is None:
-                return
-            await self._ship_frame(header)
+    async def _ship_run(self, ship: Ship) -> None:
+        runs = frames.plan(self._store.layout, ship.token_start, ship.token_end, self._form.piece_bytes)
+        while some := list(islice(runs, self._form.num_pieces)):
+            headers = [header for run in some if (header := self._machine.frame(*run)) is not None]
+            await self._ship_frames(headers)
 
-    async def _ship_frame(self, header: FrameHeader) -> None:
+    async def _ship_frames(self, headers: list[FrameHeader]) -> None:
         self._clock.start()
         try:
-            header, message = await self._thread.run(partial(self._read, header))
+            headers, messages = await self._thread.run(partial(self._read, headers))
         finally:
-            self._machine.sent(header)
-        self._num_bytes += frames.payload_bytes(self._store.layout, header)
-        await self._pair.send(message)
+            for header in headers:
+                self._machine.sent(header)
+        for header, message in zip(headers, messages, strict=True):
+            self._num_bytes += frames.payload_bytes(self._store.layout, header)
+            await self._pair.send(message)
 
-    def _read(self, header: FrameHeader) -> tuple[FrameHeader, bytes]:
-        """On the KV thread: one copy of the blocks' bytes into the frame's message."""
-        run = (header.token_start, header.token_end, header.layer_start, header.layer_end)
-        frame = frames.seal(header, self._store.gather(self._block_ids, *run))
-        return frame.header, frames.encode(frame)
+    def _read(self, headers: list[FrameHeader]) -> tuple[list[FrameHeader], list[bytes]]:
+        """On the KV thread: hashes the blocks' bytes, and copies them where the transport needs a copy."""
+        sealed, messages = [], []
+        for header in headers:
+            run = (header.token_start, header.token_end, header.layer_start, header.layer_end)
+            frame = frames.seal(header, self._store.gather(self._block_ids, *run))
+            block = self._block_ids[header.token_start // self._store.layout.block_size]
+            sealed.append(frame.header)
+            messages.append(self._form.pack(frame, block))
+        return sealed, messages
 
     def _expect_answer(self) -> None:
         if self._outcome is None:
-            stall = TransferError("stall", f"no answer to the commit for {self._pair.stall_s:g} s")
-            self._answer_due = asyncio.get_running_loop().call_later(self._pair.stall_s, self._pair.fail, stall)
+            patience_s = self._pair.stall_s + self._num_bytes / SLOWEST_BYTES_S
+            stall = TransferError("stall", f"no answer to the commit for {patience_s:g} s")
+            self._answer_due = asyncio.get_running_loop().call_later(patience_s, self._pair.fail, stall)
 
     def _report(self, actions: list[Action]) -> None:
         for action in actions:

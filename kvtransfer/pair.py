@@ -34,11 +34,13 @@ class Pair:
         self, target: DecodeTarget, dial: Callable[[], Awaitable[Channel]], stall_s: float, on_end: Callable[[Pair], None]
     ) -> None:
         self.target = target
-        self.transport = ""
+        self.transport = ""  # until the channel is open
+        self.retired = False
         self.stall_s = stall_s
         self._on_end = on_end
         self._shippers: dict[Attempt, Shipper] = {}
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUED_MESSAGES)
+        self._open = asyncio.Event()
         self._end: asyncio.Future[TransferError] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(dial), name="kv-pair")
 
@@ -53,6 +55,16 @@ class Pair:
     def leave(self, attempt: Attempt) -> None:
         """`attempt` is over here; what the receiver still says of it is dropped. Idempotent."""
         self._shippers.pop(attempt, None)
+        self._end_if_retired()
+
+    async def opened(self) -> None:
+        """Returns when the channel is open and `transport` known. When the pair ends, its attempts cancel this."""
+        await self._open.wait()
+
+    def retire(self) -> None:
+        """Takes no more attempts, and ends with the last one on it: what moves over it arrives damaged."""
+        self.retired = True
+        self._end_if_retired()
 
     async def send(self, message: bytes) -> None:
         """Returns when the message is in line for the wire; waits for room. When the pair ends, its attempts cancel this."""
@@ -67,6 +79,10 @@ class Pair:
             shipper.failed(error)
         self._shippers.clear()
 
+    def _end_if_retired(self) -> None:
+        if self.retired and not self._shippers:
+            self.fail(TransferError("channel_lost", "given up for what it did to KV"))
+
     async def close(self) -> None:
         """Ends the pair and waits until its connection is given back."""
         self.fail(TransferError("channel_lost", "this worker closed the KV channel"))
@@ -78,6 +94,7 @@ class Pair:
         try:
             channel = await dial()
             self.transport = channel.transport
+            self._open.set()
             try:
                 await self._serve(channel)
             finally:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from baton.wire.errors import TransferError
 from baton.wire.types import Commit, Committed, Fenced, Gone, KvAnswer, KvHello, LeaseId, Refused, WorkerInfo
 from kvtransfer import frames, pairing
-from kvtransfer.fields import malformed
-from kvtransfer.frames import Frame
+from kvtransfer.frames import Frame, SharedFrame
 from kvtransfer.protocol.receiver import Action, Answer, Expected, Free, Live, ReceiveLease, Report, State, Write
 from kvtransfer.store import BlockStore
-from kvtransfer.thread import KvThread
+from kvtransfer.transports.base import Delivery
+from kvtransfer.writer import Writer, Writing
 
 Verdict = Fenced | Committed | Gone
 
@@ -32,19 +31,22 @@ class _Expected:
     freed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+_FrameWriting = tuple[_Expected, Writing]
+
+
 class Receiver:
     """One a worker; a Sink for every transport. Used on the event loop only; KV is verified and copied on a thread of its own.
 
-    `refused` counts answers that were not ok, by reason.
+    `refused` counts answers that were not ok, by reason. `step_s`: the engine's last step, 0 while no batch runs (Writer).
     """
 
-    def __init__(self, store: BlockStore, info: WorkerInfo) -> None:
+    def __init__(self, store: BlockStore, info: WorkerInfo, step_s: Callable[[], float] = lambda: 0.0) -> None:
         self.refused: Counter[str] = Counter()
         self.received_bytes = 0
         self.transfers = 0
         self._store = store
         self._info = info
-        self._thread = KvThread("kv-receive")
+        self._writer = Writer(store, step_s)
         self._leases: dict[LeaseId, _Expected] = {}
 
     def __len__(self) -> int:
@@ -105,27 +107,31 @@ class Receiver:
 
     def stop(self) -> None:
         """Gives the thread back. Call it after the server has stopped and every lease was closed."""
-        self._thread.close()
+        self._writer.close()
 
     # --- what a transport's server does (Sink) -------------------------------------------------------------------
 
-    def open(self, message: bytes) -> None:
-        hello = frames.decode(message)
-        if not isinstance(hello, KvHello):
-            raise malformed("a channel begins with hello")
+    def open(self, hello: KvHello) -> None:
         pairing.check(hello, self._info)
 
-    async def take(self, message: bytes) -> list[KvAnswer]:
-        match frames.decode(message):
-            case Frame() as frame:
-                return await self._take_frame(frame)
-            case Commit() as commit:
-                held = self._leases.get(commit.lease)
-                return self._perform(held, held.machine.commit(commit)) if held else self._unknown(commit.lease, commit.epoch)
-            case _:
-                raise malformed("a second hello")
+    async def take(self, deliveries: Sequence[Delivery]) -> list[KvAnswer]:
+        answers: list[KvAnswer] = []
+        writings: list[_FrameWriting] = []
+        for delivery in deliveries:
+            if isinstance(delivery, Commit):
+                answers += await self._write(writings)
+                answers += self._take_commit(delivery)
+                writings = []
+            else:
+                answers += self._admit(delivery, writings)
+        return answers + await self._write(writings)
 
-    async def _take_frame(self, frame: Frame) -> list[KvAnswer]:
+    def _take_commit(self, commit: Commit) -> list[KvAnswer]:
+        held = self._leases.get(commit.lease)
+        return self._perform(held, held.machine.commit(commit)) if held else self._unknown(commit.lease, commit.epoch)
+
+    def _admit(self, frame: Frame | SharedFrame, writings: list[_FrameWriting]) -> list[KvAnswer]:
+        """Adds the frame to what is to be written, or answers why not."""
         header = frame.header
         held = self._leases.get(header.lease)
         if held is None:
@@ -133,23 +139,19 @@ class Receiver:
         actions = held.machine.frame(header)
         if not any(isinstance(action, Write) for action in actions):
             return self._perform(held, actions)
-        ok = False
-        try:
-            ok = await self._thread.run(partial(self._write, frame, held.block_ids))
-        finally:
-            answers = self._perform(held, held.machine.written(header.epoch, header.sequence, ok))
-        self.received_bytes += frame.payload.nbytes
-        return answers
+        writings.append((held, Writing(frame, held.block_ids, partial(_wants, held.machine, header.epoch))))
+        return []
 
-    def _write(self, frame: Frame, block_ids: tuple[int, ...]) -> bool:
-        """On the KV thread: copies what was verified, and nothing else, into the attempt's blocks."""
-        header, payload = frame.header, frame.payload
+    async def _write(self, writings: Sequence[_FrameWriting]) -> list[KvAnswer]:
+        answers: list[KvAnswer] = []
         try:
-            frames.verify(frame)
-            self._store.scatter(block_ids, header.token_start, header.token_end, header.layer_start, header.layer_end, payload)
-        except (TransferError, ValueError):
-            return False
-        return True
+            await self._writer.write(writing for _, writing in writings)
+        finally:
+            for held, writing in writings:
+                header = writing.frame.header
+                answers += self._perform(held, held.machine.written(header.epoch, header.sequence, writing.ok))
+                self.received_bytes += frames.payload_bytes(self._store.layout, header) if writing.ok else 0
+        return answers
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -178,6 +180,10 @@ class Receiver:
 
     def _unknown(self, lease: LeaseId, epoch: int) -> list[KvAnswer]:
         return [self._count(KvAnswer(lease, epoch, ok=False, reason="unknown_lease"))]
+
+
+def _wants(machine: ReceiveLease, epoch: int) -> bool:
+    return machine.state is State.RECEIVING and machine.epoch == epoch
 
 
 def _tell(fences: list[asyncio.Future[Verdict]], verdict: Verdict) -> None:

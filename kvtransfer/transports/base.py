@@ -1,18 +1,21 @@
 """The seam between moving KV and the wire it moves over.
 
 A transport connects a sender to one life of a receiver and carries messages one way, answers the other, both in order. It knows
-neither leases nor blocks: messages are the bytes of `kvtransfer.frames` and stay as they are until they arrive or the channel
-breaks. Retries, deadlines of an attempt and sharing a channel between requests belong to the layers above.
+no leases: messages are bytes of `kvtransfer.frames` and stay as they are until they arrive or the channel breaks; how they look
+on which transport says `kvtransfer.forms`. Retries, deadlines of an attempt and sharing a channel between requests belong to
+the layers above.
 
-    Sender ── write(message) ──> Channel ~~~~ wire ~~~~ server ── take(message) ──> Sink (the Receiver)
+    Sender ── write(message) ──> Channel ~~~~ wire ~~~~ server ── take(deliveries) ──> Sink (the Receiver)
            <── read() -> answer ──                            <── answers ──
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from baton.wire.types import KvAnswer, KvHello, Timeouts
+from baton.wire.types import Commit, KvAnswer, KvHello, Timeouts
+from kvtransfer.frames import Frame, SharedFrame
 
 
 class Channel(Protocol):
@@ -56,17 +59,21 @@ class Connect(Protocol):
         ...
 
 
-class Sink(Protocol):
-    """A receiver as a transport's server sees it: `open` for a channel's first message, then `take` for each one in turn."""
+Delivery = Frame | SharedFrame | Commit
+"""What follows a hello on a channel, decoded by the transport's server."""
 
-    def open(self, message: bytes) -> None:
+
+class Sink(Protocol):
+    """A receiver as a transport's server sees it: `open` for a channel's first message, then `take` for the others in order."""
+
+    def open(self, hello: KvHello) -> None:
         """Checks a channel's first message. Raises PairingRefused or TransferError: the server says so and hangs up."""
         ...
 
-    async def take(self, message: bytes) -> list[KvAnswer]:
-        """Takes the next message; the server reads no further until this returned, which is the receiver's back-pressure.
+    async def take(self, deliveries: Sequence[Delivery]) -> list[KvAnswer]:
+        """Takes what came next, one or more; the server takes little further until this returned: the receiver's back-pressure.
 
-        `message` must stay unchanged until then: the digest is verified over it and the payload copied out of it. Returns the
-        answers to send. Raises TransferError("malformed") for bytes without a meaning: the server hangs up.
+        Payloads must stay where they are until then: the digest is verified over them (over a copy where a frame is shared) and
+        they are copied out. Returns the answers to send.
         """
         ...

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from baton.wire import convert_kv
 from baton.wire.errors import TransferError
 from baton.wire.types import KvAnswer, KvHello, Timeouts
-from kvtransfer.transports.base import Sink
+from kvtransfer import frames
+from kvtransfer.transports.base import Delivery, Sink
 
 
 class FakeNetwork:
@@ -35,19 +37,19 @@ class FakeNetwork:
         if token != self._token:
             raise TransferError("unauthenticated", f"the worker at {address} has another cluster token")
         sink = self._sinks[address]
-        sink.open(convert_kv.encode_hello(hello))
+        sink.open(frames.greeting(convert_kv.encode_hello(hello)))
         channel = FakeChannel(sink)
         self._channels.setdefault(address, []).append(channel)
         return channel
 
 
 class FakeChannel:
-    """A Channel whose messages are taken as they are written."""
+    """A Channel whose messages are taken as they are written, once `deliver` has decoded them."""
 
-    transport = "fake"
-
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, transport: str = "fake", deliver: Callable[[bytes], Delivery] = frames.delivery) -> None:
+        self.transport = transport
         self._sink = sink
+        self._deliver = deliver
         self._answers: asyncio.Queue[KvAnswer | None] = asyncio.Queue()
         self._lost: str | None = None
 
@@ -55,7 +57,7 @@ class FakeChannel:
         if self._lost is not None:
             raise TransferError("channel_lost", self._lost)
         try:
-            answers = await self._sink.take(message)
+            answers = await self._sink.take([self._deliver(message)])
         except TransferError as error:
             self.lose(error.message)
             raise TransferError("channel_lost", error.message) from error

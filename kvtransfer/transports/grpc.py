@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NoReturn
 
 import grpc
@@ -14,7 +14,8 @@ import grpc.aio
 from baton.wire import convert_kv
 from baton.wire.channel import TOKEN_KEY, channel_options
 from baton.wire.errors import BatonError, PairingRefused, TransferError, status_of
-from baton.wire.types import KvAnswer, KvHello, Timeouts
+from baton.wire.types import KvAnswer, KvEndpoint, KvHello, Timeouts
+from kvtransfer import frames
 from kvtransfer.transports.base import Sink
 
 SERVICE = "baton.v1.KvTransfer"
@@ -88,7 +89,19 @@ async def _greet(channel: grpc.aio.Channel, hello: KvHello, token: str) -> _Call
     return call
 
 
-async def _refusal(call: _Call) -> PairingRefused | TransferError:
+async def ask(address: str, hello: KvHello, token: str, timeouts: Timeouts) -> tuple[KvEndpoint, ...]:
+    """How else the receiver behind its internal port can be reached, and that it takes this hello. Raises as `connect` does."""
+    async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/Offer", None, None)(
+            convert_kv.encode_bare_hello(hello), metadata=((TOKEN_KEY, token),), timeout=timeouts.connect_s
+        )
+        try:
+            return convert_kv.decode_offers(await call)
+        except grpc.aio.AioRpcError as error:
+            raise await _refusal(call) from error
+
+
+async def _refusal(call: _Call | grpc.aio.UnaryUnaryCall[bytes, bytes]) -> PairingRefused | TransferError:
     """Why the receiver, or the way to it, refused the channel."""
     code, details, metadata = await call.code(), await call.details(), await call.trailing_metadata()
     if code is grpc.StatusCode.FAILED_PRECONDITION:
@@ -106,24 +119,41 @@ def _say(error: BaseException) -> str:
 # --- the server --------------------------------------------------------------------------------------------------
 
 
-def kv_handler(sink: Sink, token: str) -> grpc.GenericRpcHandler[bytes, bytes]:
-    """The KvTransfer service over `sink`, to be added to the worker's server by `add_generic_rpc_handlers`."""
+def kv_handler(
+    sink: Sink, token: str, offers: Callable[[], Sequence[KvEndpoint]] = lambda: (KvEndpoint("grpc"),)
+) -> grpc.GenericRpcHandler[bytes, bytes]:
+    """The KvTransfer service over `sink`, to be added to the worker's server by `add_generic_rpc_handlers`.
+
+    `offers`: every way to reach `sink`, in order of preference.
+    """
+
+    async def offer(message: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        await _authenticate(context, token)
+        try:
+            sink.open(convert_kv.decode_hello(message))
+        except BatonError as error:
+            await _refuse(context, error)
+        return convert_kv.encode_offers(offers())
 
     async def push(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
         await _authenticate(context, token)
         try:
             async with asyncio.timeout(HELLO_S):
-                sink.open(await anext(messages))
+                sink.open(frames.greeting(await anext(messages)))
             yield convert_kv.OPEN
             async for message in messages:
-                for answer in await sink.take(message):
+                for answer in await sink.take([frames.delivery(message)]):
                     yield convert_kv.encode_answer(answer)
         except BatonError as error:
             await _refuse(context, error)
         except (TimeoutError, StopAsyncIteration):
             await _refuse(context, TransferError("malformed", "no hello"))
 
-    return grpc.method_handlers_generic_handler(SERVICE, {"Push": grpc.stream_stream_rpc_method_handler(push)})
+    handlers = {
+        "Offer": grpc.unary_unary_rpc_method_handler(offer),
+        "Push": grpc.stream_stream_rpc_method_handler(push),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
 
 async def _authenticate(context: grpc.aio.ServicerContext[bytes, bytes], token: str) -> None:

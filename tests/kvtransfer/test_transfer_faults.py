@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
+import transfer_support
 from transfer_support import FIRST, SHORT, Cluster, cluster, faulty
 
 from baton.wire.errors import TransferError
@@ -105,7 +106,9 @@ async def test_changed_kv_is_never_taken(batch: int) -> None:
 
     timeouts = replace(SHORT, transfer_stall_s=0.2)
     sizes = {"prefill_block": rng.choice([16, 64]), "decode_block": rng.choice([16, 64])}
-    async with cluster(rng.choice(["grpc", "fake"]), wrap=wrap, timeouts=timeouts, **sizes) as both:
+    async with cluster(
+        transfer_support.KINDS[batch % len(transfer_support.KINDS)], wrap=wrap, timeouts=timeouts, **sizes
+    ) as both:
         for _ in range(BATCH):
             await run_trial(both, armed.append, rng)
     assert sum(both.receiver.refused.values()) > 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import grpc.aio
 import pytest
-from transfer_support import FIRST, IDENTITY, LEASE, TOKEN, cluster, faulty, grpc_server
+from transfer_support import FIRST, IDENTITY, KINDS, LEASE, TOKEN, WIRES, cluster, faulty, grpc_server
 
 from baton.wire.channel import TOKEN_KEY
 from baton.wire.errors import TransferError
@@ -16,7 +16,7 @@ from baton.wire.types import Committed, DecodeTarget, Fenced, FinishReason, Firs
 from kvtransfer.transports.base import Channel, Connect
 
 
-@pytest.mark.parametrize("kind", ["grpc", "fake"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("prefill_block", "decode_block"), [(16, 16), (16, 64), (64, 16)])
 @pytest.mark.parametrize(("total_len", "num_cached"), [(1, 0), (16, 0), (17, 0), (63, 0), (130, 64), (200, 199)])
 async def test_bytes_arrive_as_they_were(
@@ -49,7 +49,8 @@ async def test_blocks_are_shipped_while_the_rest_is_computed() -> None:
         assert 0 < outgoing.facts.hidden_s <= outgoing.facts.transfer_s
 
 
-async def test_many_attempts_share_one_channel() -> None:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_many_attempts_share_one_channel(kind: str) -> None:
     dials: list[str] = []
 
     def counting(connect: Connect) -> Connect:
@@ -59,7 +60,7 @@ async def test_many_attempts_share_one_channel() -> None:
 
         return dial
 
-    async with cluster(wrap=counting) as both:
+    async with cluster(kind, wrap=counting) as both:
         leases = [bytes([n]) * 16 for n in range(5)]
         outgoing = [both.begin(48, lease=lease) for lease in leases]
         answers = await asyncio.gather(*(one.commit(0, FIRST) for one in outgoing))
@@ -78,8 +79,9 @@ async def test_nothing_is_committed_when_every_choice_has_ended() -> None:
         await both.receiver.close(LEASE)
 
 
-async def test_a_cancelled_attempt_reads_nothing_more_and_leaves_the_channel() -> None:
-    async with cluster() as both:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_a_cancelled_attempt_reads_nothing_more_and_leaves_the_channel(kind: str) -> None:
+    async with cluster(kind) as both:
         outgoing = both.begin(64)
         outgoing.computed(64)
         await outgoing.cancel()
@@ -92,8 +94,9 @@ async def test_a_cancelled_attempt_reads_nothing_more_and_leaves_the_channel() -
         await both.receiver.close(b"M" * 16)
 
 
-async def test_an_attempt_that_nobody_expects_is_refused_and_counted() -> None:
-    async with cluster() as both:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_an_attempt_that_nobody_expects_is_refused_and_counted(kind: str) -> None:
+    async with cluster(kind) as both:
         with pytest.raises(TransferError) as caught:
             await both.begin(32, expect=False).commit(0, FIRST)
         assert caught.value.reason == "unknown_lease"
@@ -102,8 +105,9 @@ async def test_an_attempt_that_nobody_expects_is_refused_and_counted() -> None:
         assert not both.decode.pool.any()
 
 
-async def test_a_fence_refuses_the_old_epoch_and_takes_the_next() -> None:
-    async with cluster(prefill_block=64) as both:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_a_fence_refuses_the_old_epoch_and_takes_the_next(kind: str) -> None:
+    async with cluster(kind, prefill_block=64) as both:
         old = both.begin(64)
         old.computed(64)
         await both.decode.written(1)
@@ -125,8 +129,9 @@ async def test_a_fence_left_over_from_before_says_nothing() -> None:
         assert await both.receiver.fence(LEASE, 2, 16, 0) is None
 
 
-async def test_closing_during_a_transfer_stops_the_writes() -> None:
-    async with cluster() as both:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_closing_during_a_transfer_stops_the_writes(kind: str) -> None:
+    async with cluster(kind) as both:
         outgoing = both.begin(600)
         outgoing.computed(600)
         await both.decode.written(1)
@@ -138,8 +143,9 @@ async def test_closing_during_a_transfer_stops_the_writes() -> None:
         assert not both.decode.pool.any()
 
 
-async def test_a_restarted_receiver_is_another_one_and_the_next_attempt_dials_afresh() -> None:
-    async with cluster() as both:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_a_restarted_receiver_is_another_one_and_the_next_attempt_dials_afresh(kind: str) -> None:
+    async with cluster(kind) as both:
         assert (await both.begin(32).commit(0, FIRST)).ok
         restarted = replace(both.target, incarnation=b"E" * 16)
         await both.receiver.close(LEASE)
@@ -171,9 +177,10 @@ async def test_a_server_that_comes_back_at_the_same_address_is_dialled_again() -
         await both.receiver.close(LEASE)
 
 
-async def test_a_channel_that_stands_still_is_given_up() -> None:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_a_channel_that_stands_still_is_given_up(kind: str) -> None:
     stalled = asyncio.Event()
-    async with cluster(wrap=lambda connect: faulty(connect, lambda message: [message], stalled)) as both:
+    async with cluster(kind, wrap=lambda connect: faulty(connect, lambda message: [message], stalled)) as both:
         first, second = both.begin(48), both.begin(48, lease=b"M" * 16)
         assert first.error is None
         stalled.set()
@@ -188,11 +195,12 @@ async def test_a_channel_that_stands_still_is_given_up() -> None:
         await both.receiver.close(LEASE)
 
 
-async def test_a_commit_without_an_answer_is_a_stall() -> None:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_a_commit_without_an_answer_is_a_stall(kind: str) -> None:
     def swallow_commits(message: bytes) -> list[bytes]:
         return [] if message[0] == 0x1A else [message]
 
-    async with cluster(wrap=lambda connect: faulty(connect, swallow_commits)) as both:
+    async with cluster(kind, wrap=lambda connect: faulty(connect, swallow_commits)) as both:
         with pytest.raises(TransferError) as caught:
             await both.begin(48).commit(0, FIRST)
         assert caught.value.reason == "stall"
@@ -200,7 +208,7 @@ async def test_a_commit_without_an_answer_is_a_stall() -> None:
         await both.receiver.close(LEASE)
 
 
-@pytest.mark.parametrize("kind", ["grpc", "fake"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["architecture", "weights_digest", "recipe", "rope", "max_model_len"])
 async def test_another_identity_is_refused_by_field_and_values(kind: str, name: str) -> None:
     other = replace(IDENTITY, **{name: 77 if name == "max_model_len" else "other"})
@@ -211,7 +219,7 @@ async def test_another_identity_is_refused_by_field_and_values(kind: str, name: 
         await both.receiver.close(LEASE)
 
 
-@pytest.mark.parametrize("kind", ["grpc", "fake"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_another_clusters_token_is_refused(kind: str) -> None:
     def forged(connect: Connect) -> Connect:
         async def dial(address: str, hello: KvHello, token: str, timeouts: Timeouts) -> Channel:
@@ -275,8 +283,9 @@ async def test_a_pool_that_cannot_be_read_fails_the_attempt() -> None:
         await both.receiver.close(LEASE)
 
 
-async def test_stopping_the_sender_fails_what_is_on_its_way() -> None:
-    async with cluster() as both:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_stopping_the_sender_fails_what_is_on_its_way(kind: str) -> None:
+    async with cluster(kind) as both:
         outgoing = both.begin(64)
         outgoing.computed(32)
         await both.decode.written(1)
@@ -287,7 +296,7 @@ async def test_stopping_the_sender_fails_what_is_on_its_way() -> None:
         await both.receiver.close(LEASE)
 
 
-async def test_a_commit_that_waits_for_room_hears_of_the_channels_end() -> None:
+async def test_nothing_is_read_before_the_wire_is_known_and_a_commit_hears_of_its_end() -> None:
     dialled, refused = asyncio.Event(), asyncio.Event()
 
     def slow(connect: Connect) -> Connect:
@@ -300,13 +309,12 @@ async def test_a_commit_that_waits_for_room_hears_of_the_channels_end() -> None:
 
     async with cluster("fake", wrap=slow) as both:
         outgoing = both.begin(32)
-        outgoing.computed(32)  # two frames fill the pair's queue
+        outgoing.computed(32)
         commit = asyncio.create_task(outgoing.commit(0, FIRST))
         await dialled.wait()
-        await asyncio.sleep(0.05)
-        assert both.prefill.num_read == 32
         refused.set()
         with pytest.raises(TransferError) as caught:
             await asyncio.wait_for(commit, 30)
         assert caught.value.reason == "connect"
+        assert both.prefill.num_read == 0
         await both.receiver.close(LEASE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -28,12 +29,16 @@ from baton.wire.types import (
     Token,
     WorkerInfo,
 )
+from kvtransfer.memory import SharedPool
 from kvtransfer.outgoing import Outgoing
 from kvtransfer.receiver import Receiver
 from kvtransfer.sender import Sender
 from kvtransfer.transports import grpc as kv_grpc
+from kvtransfer.transports import tcp as kv_tcp
 from kvtransfer.transports.base import Channel, Connect
 from kvtransfer.transports.fake import FakeNetwork
+from kvtransfer.transports.shm import ShmConnect, ShmServer
+from kvtransfer.transports.tcp import TcpServer
 
 LEASE = b"L" * 16
 FIRST = (FirstToken(0, Token(7)),)
@@ -53,7 +58,9 @@ class NumpyStore:
         self.num_read = 0  # tokens
         self.runs: list[tuple[int, int]] = []  # what scatter has written
         self._awaited: list[tuple[int, Future[None]]] = []
-        self.pool = np.zeros((num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim), np.float32)
+        self.shared = SharedPool(num_blocks * self.layout.block_bytes)
+        shape = (num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim)
+        self.pool = np.frombuffer(self.shared.memory, np.float32).reshape(shape)
 
     def gather(
         self, block_ids: Sequence[int], token_start: int, token_end: int, layer_start: int, layer_end: int
@@ -193,6 +200,28 @@ async def grpc_server(receiver: Receiver, address: str = "127.0.0.1:0") -> Async
         await server.stop(None)
 
 
+WIRES = ("shm", "tcp", "grpc")
+KINDS = (*WIRES, "fake")
+
+
+@asynccontextmanager
+async def listening(kind: str, receiver: Receiver, prefill: NumpyStore) -> AsyncIterator[tuple[str, Connect]]:
+    """`receiver` reachable over one transport: its address, and the sender's way there."""
+    if kind == "grpc":
+        async with grpc_server(receiver) as address:
+            yield address, kv_grpc.connect
+    elif kind == "tcp":
+        async with TcpServer(receiver, TOKEN, "127.0.0.1") as tcp:
+            yield f"127.0.0.1{tcp.endpoint.address}", kv_tcp.connect
+    elif kind == "shm":
+        async with ShmServer(receiver, TOKEN, f"baton-test-{os.urandom(8).hex()}") as shm:
+            yield shm.endpoint.address, ShmConnect(prefill.shared)
+    else:
+        network = FakeNetwork(TOKEN)
+        network.listen("decode", receiver)
+        yield "decode", network.connect
+
+
 @asynccontextmanager
 async def cluster(
     kind: str = "grpc",
@@ -205,21 +234,19 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     prefill, decode = NumpyStore(block_size=prefill_block), NumpyStore(block_size=decode_block)
     receiver = Receiver(decode, info_of(decode))
-    network = FakeNetwork(TOKEN)
-    network.listen("decode", receiver)
-    connect: Connect = kv_grpc.connect if kind == "grpc" else network.connect
 
     def hello(target: DecodeTarget) -> KvHello:
         return hello_of(prefill, receiver=target.incarnation, identity=identity)
 
-    async with grpc_server(receiver) as address:
+    async with listening(kind, receiver, prefill) as (address, connect):
         sender = Sender(prefill, hello, TOKEN, timeouts, wrap(connect))
-        target = DecodeTarget(address if kind == "grpc" else "decode", b"D" * 16)
         try:
-            yield Cluster(prefill, decode, sender, receiver, target)
+            yield Cluster(prefill, decode, sender, receiver, DecodeTarget(address, b"D" * 16))
         finally:
             await sender.stop()
             receiver.stop()
+            prefill.shared.close()
+            decode.shared.close()
     assert leftover_tasks() == []
 
 

@@ -18,12 +18,36 @@ class KvUp(_message.Message):
     def __init__(self, hello: _Optional[_Union[KvHello, _Mapping]] = ..., frame: _Optional[_Union[KvFrame, _Mapping]] = ..., commit: _Optional[_Union[KvCommit, _Mapping]] = ...) -> None: ...
 
 class KvDown(_message.Message):
-    __slots__ = ("answers", "open")
+    __slots__ = ("answers", "open", "refusal")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[KvAnswer]
     open: bool
-    def __init__(self, answers: _Optional[_Iterable[_Union[KvAnswer, _Mapping]]] = ..., open: _Optional[bool] = ...) -> None: ...
+    refusal: KvRefusal
+    def __init__(self, answers: _Optional[_Iterable[_Union[KvAnswer, _Mapping]]] = ..., open: _Optional[bool] = ..., refusal: _Optional[_Union[KvRefusal, _Mapping]] = ...) -> None: ...
+
+class KvRefusal(_message.Message):
+    __slots__ = ("reason", "message")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class KvOffers(_message.Message):
+    __slots__ = ("endpoints",)
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    endpoints: _containers.RepeatedCompositeFieldContainer[KvEndpoint]
+    def __init__(self, endpoints: _Optional[_Iterable[_Union[KvEndpoint, _Mapping]]] = ...) -> None: ...
+
+class KvEndpoint(_message.Message):
+    __slots__ = ("transport", "address")
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    transport: str
+    address: str
+    def __init__(self, transport: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class KvHello(_message.Message):
     __slots__ = ("sender", "receiver", "identity", "capabilities")
@@ -38,12 +62,14 @@ class KvHello(_message.Message):
     def __init__(self, sender: _Optional[bytes] = ..., receiver: _Optional[bytes] = ..., identity: _Optional[_Union[_worker_pb2.Identity, _Mapping]] = ..., capabilities: _Optional[_Union[_worker_pb2.Capabilities, _Mapping]] = ...) -> None: ...
 
 class KvFrame(_message.Message):
-    __slots__ = ("header", "payload")
+    __slots__ = ("header", "payload", "block")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
     header: KvFrameHeader
     payload: bytes
-    def __init__(self, header: _Optional[_Union[KvFrameHeader, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    block: int
+    def __init__(self, header: _Optional[_Union[KvFrameHeader, _Mapping]] = ..., payload: _Optional[bytes] = ..., block: _Optional[int] = ...) -> None: ...
 
 class KvFrameHeader(_message.Message):
     __slots__ = ("lease", "epoch", "sequence", "token_start", "token_end", "layer_start", "layer_end", "digest")

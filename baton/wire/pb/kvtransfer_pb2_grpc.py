@@ -35,6 +35,11 @@ class KvTransferStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Offer = channel.unary_unary(
+                '/baton.v1.KvTransfer/Offer',
+                request_serializer=baton_dot_wire_dot_pb_dot_kvtransfer__pb2.KvHello.SerializeToString,
+                response_deserializer=baton_dot_wire_dot_pb_dot_kvtransfer__pb2.KvOffers.FromString,
+                _registered_method=True)
         self.Push = channel.stream_stream(
                 '/baton.v1.KvTransfer/Push',
                 request_serializer=baton_dot_wire_dot_pb_dot_kvtransfer__pb2.KvUp.SerializeToString,
@@ -46,6 +51,13 @@ class KvTransferServicer:
     """Served by every worker that decodes. Needs the cluster token in the metadata key "baton-cluster-token".
     """
 
+    def Offer(self, request, context):
+        """Which ways of moving KV the receiver offers to this sender, checked as a channel's hello is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Push(self, request_iterator, context):
         """One long-lived stream per pair of process lives. Hello first, then frames and commits of any leases.
         """
@@ -56,6 +68,11 @@ class KvTransferServicer:
 
 def add_KvTransferServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Offer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Offer,
+                    request_deserializer=baton_dot_wire_dot_pb_dot_kvtransfer__pb2.KvHello.FromString,
+                    response_serializer=baton_dot_wire_dot_pb_dot_kvtransfer__pb2.KvOffers.SerializeToString,
+            ),
             'Push': grpc.stream_stream_rpc_method_handler(
                     servicer.Push,
                     request_deserializer=baton_dot_wire_dot_pb_dot_kvtransfer__pb2.KvUp.FromString,
@@ -72,6 +89,33 @@ def add_KvTransferServicer_to_server(servicer, server):
 class KvTransfer:
     """Served by every worker that decodes. Needs the cluster token in the metadata key "baton-cluster-token".
     """
+
+    @staticmethod
+    def Offer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.KvTransfer/Offer',
+            baton_dot_wire_dot_pb_dot_kvtransfer__pb2.KvHello.SerializeToString,
+            baton_dot_wire_dot_pb_dot_kvtransfer__pb2.KvOffers.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Push(request_iterator,

@@ -20,7 +20,7 @@ from baton.wire.types.events import (
     Spans,
     Tokens,
 )
-from baton.wire.types.kv import Commit, FrameHeader, KvAnswer, KvHello
+from baton.wire.types.kv import Commit, FrameHeader, KvAnswer, KvEndpoint, KvHello
 from baton.wire.types.link import Down, LoadReport, Position, RouterHello, Up, WorkerHello
 from baton.wire.types.model import (
     MIN_PROTOCOL_VERSION,
@@ -62,6 +62,7 @@ __all__ = [
     "Identity",
     "Incarnation",
     "KvAnswer",
+    "KvEndpoint",
     "KvHello",
     "KvLayout",
     "LeaseId",

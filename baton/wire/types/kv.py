@@ -63,3 +63,11 @@ class KvAnswer:
     epoch: int
     ok: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KvEndpoint:
+    """Where a receiver listens for one transport. `address` is the transport's own; empty: the worker's internal port."""
+
+    transport: str
+    address: str = ""
