@@ -9,12 +9,12 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import uvicorn
-from fastapi import FastAPI
 from prometheus_client import disable_created_metrics
+from starlette.types import ASGIApp
 
 from baton.cluster import lifecycle
 from baton.cluster.config import RouterConfig
-from baton.cluster.lifecycle import Shutdown, StartupError
+from baton.cluster.lifecycle import RunError, Shutdown, StartupError
 from baton.cluster.registries import registry_of
 from baton.cluster.registry import MemoryRegistry, Registry, Roster
 from baton.cluster.sources import ConfigError, from_argv
@@ -48,11 +48,12 @@ def run(config: RouterConfig) -> int:
 
 
 async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
-    """Opens the doors, says so, and drains when told. Raises StartupError for a port that is taken.
+    """Opens the doors, says so, and drains when told. Raises StartupError for a port that is taken, RunError for a bad end.
 
-    The order of the stop: not ready, and no new requests; running ones end within `drain_s`; the doors close; then the links,
-    and with them every worker frees what is left.
+    The order of the stop: not ready, and no new requests; running ones end within `drain_s`, or with an error then or when
+    this is cancelled; the doors close; then the links, and with them every worker frees what is left.
     """
+    num_aborted = 0
     disable_created_metrics()  # type: ignore[no-untyped-call]  # untyped there; it drops a second series per counter
     registry = registry_of(config)
     service = RouterService(config, dialler(config))
@@ -73,11 +74,15 @@ async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
             telling = tasks.create_task(_tell(service, config, addresses), name="tell")
             await shutdown.wait()
             telling.cancel()
-            await service.drain(config.drain_s)
-            http_door.should_exit = True
-            await asyncio.wait([http])
-            await doors.aclose()
-            links.cancel()
+            try:
+                num_aborted = await service.drain(config.drain_s)
+            finally:  # the second signal has no patience with requests, but their clients still hear of the end
+                http_door.should_exit = True
+                await asyncio.wait([http])
+                await doors.aclose()
+                links.cancel()
+    if num_aborted:
+        raise RunError(f"{num_aborted} requests did not end within {config.drain_s:g} s")
 
 
 @contextlib.contextmanager
@@ -112,7 +117,7 @@ class Door(uvicorn.Server):
         yield
 
 
-def _http(app: FastAPI) -> uvicorn.Config:
+def _http(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=HttpProtocol,

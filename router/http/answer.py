@@ -66,25 +66,19 @@ class Answer(Response):
             steps = aiter(generation)
             first = await anext(steps)
             stream = EventStream(send)
-            try:
-                await stream.start()
-                await stream.write(self._events(first))
-                await self._write(stream, steps, generation)
-                await stream.end()
-            except TimeoutError:
-                log.info("client reads nothing, stream %s cut", self._prepared.first.request_id)
+            await stream.start()
+            await self._write(stream, first, steps, generation)
 
-    async def _write(self, stream: EventStream, steps: AsyncIterator[Pieces], generation: Generation) -> None:
+    async def _write(self, stream: EventStream, first: Pieces, steps: AsyncIterator[Pieces], generation: Generation) -> None:
         try:
+            await stream.write(self._events(first))
             async for step in steps:
                 if data := self._events(step):
                     await stream.write(data)
-        except TimeoutError:
-            raise
         except Exception as error:  # the edge of the process: the status is out, and the client still gets an ending
-            await stream.write(error_event(error if isinstance(error, BatonError) else internal(error)))
+            await stream.end(error_event(error if isinstance(error, BatonError) else internal(error)))
         else:
-            await stream.write(self._shape.ending(generation) + DONE)
+            await stream.end(self._shape.ending(generation) + DONE)
 
     def _events(self, step: Pieces) -> bytes:
         return b"".join([self._shape.events(choice, piece) for choice, piece in step])

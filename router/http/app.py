@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request
-from starlette.responses import Response
+from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from baton.cluster.config import RouterConfig
-from router.http.answer import Answer
-from router.http.body import read_object
-from router.http.chat import ChatShape
-from router.http.completions import DEFAULT_MAX_TOKENS, CompletionShape
+from router.http.endpoints import Endpoint, Switch, endpoints_of
 from router.http.errors import add_error_handlers
 from router.http.limits import Gate
 from router.http.models import model_routes
 from router.http.ops import ops_routes, product_version
 from router.request import Service
-from router.schema import request_schema
-from router.validate import RawRequest, Validator
+from router.validate import Validator
 
 
-def create_app(service: Service, config: RouterConfig, validator: Validator | None = None) -> FastAPI:
+def create_app(service: Service, config: RouterConfig, validator: Validator | None = None) -> ASGIApp:
     """The ASGI application. Doors of one process should share `validator`; without one the app makes its own."""
-    limits = config.limits
-    prepare = (validator or Validator(service, limits, config.timeouts.request_s)).prepare
+    validator = validator or Validator(service, config.limits, config.timeouts.request_s)
+    endpoints = endpoints_of(service, validator, config.limits)
+    return Gate(Switch(endpoints, _pages(service, endpoints)), config.limits)
+
+
+def _pages(service: Service, endpoints: tuple[Endpoint, ...]) -> FastAPI:
+    """Models, probes, metrics and the OpenAPI document; and what a wrong path or method is told."""
     app = FastAPI(title="Baton", version=product_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
     add_error_handlers(app)
-    app.add_middleware(Gate, limits=limits)
-
-    @app.post("/v1/completions", openapi_extra=request_schema(chat=False), tags=["generation"])
-    async def completions(request: Request) -> Response:
-        """Continues a prompt, or several."""
-        fields = await read_object(request, limits.body_bytes)
-        prepared = await prepare(RawRequest(fields, chat=False, default_max_tokens=DEFAULT_MAX_TOKENS))
-        return Answer(service, prepared, CompletionShape(prepared))
-
-    @app.post("/v1/chat/completions", openapi_extra=request_schema(chat=True), tags=["generation"])
-    async def chat_completions(request: Request) -> Response:
-        """Answers a chat."""
-        fields = await read_object(request, limits.body_bytes)
-        prepared = await prepare(RawRequest(fields, chat=True))
-        return Answer(service, prepared, ChatShape(prepared))
-
     app.include_router(model_routes(service))
     app.include_router(ops_routes(service))
+    for endpoint in endpoints:
+        app.router.routes.append(endpoint.route)
+        app.openapi()["paths"] |= endpoint.document
     return app

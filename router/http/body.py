@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
-from fastapi import Request
-from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
 
 from baton.wire.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from router.http.errors import HttpError
@@ -20,16 +19,15 @@ INLINE_BYTES = 64 << 10
 """Bodies up to this size are parsed on the event loop."""
 
 
-async def read_object(request: Request, max_bytes: int) -> dict[str, object]:
-    """The JSON object in the body. Raises InvalidRequest and HttpError; reads at most `max_bytes`."""
-    _check_headers(request, max_bytes)
+async def read_object(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, object]:
+    """The JSON object in a request's body. Raises InvalidRequest, HttpError, DeadlineExceeded and Cancelled; reads at most
+    `max_bytes`."""
+    _check_headers(dict(scope["headers"]), max_bytes)
     try:
         async with asyncio.timeout(BODY_S):
-            body = await _read(request, max_bytes)
+            body = await _read(receive, max_bytes)
     except TimeoutError as error:
         raise DeadlineExceeded(f"The request's body did not arrive within {BODY_S:g} s.") from error
-    except ClientDisconnect as error:
-        raise Cancelled("The client left while it sent its request.") from error
     return parse(body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(parse, body)
 
 
@@ -47,21 +45,25 @@ def parse(body: bytes) -> dict[str, object]:
     return value
 
 
-def _check_headers(request: Request, max_bytes: int) -> None:
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json":
+def _check_headers(headers: Mapping[bytes, bytes], max_bytes: int) -> None:
+    kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
         raise HttpError(415, "The body must be JSON: send it with Content-Type: application/json.")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise HttpError(415, "A compressed body is not accepted; send it without Content-Encoding.")
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length[:20]) > max_bytes:
+    length = headers.get(b"content-length", b"0")
+    if length.isdigit() and int(length[:20]) > max_bytes:
         raise _too_large(max_bytes)
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
+async def _read(receive: Receive, max_bytes: int) -> bytes:
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Cancelled("The client left while it sent its request.")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
         if len(body) > max_bytes:
             raise _too_large(max_bytes)
     return bytes(body)

@@ -1,8 +1,10 @@
-"""uvicorn's HTTP protocol with what it lacks: a cap on the bytes of a request's head, and a time by which it must be there."""
+"""uvicorn's HTTP protocol with what it lacks: a cap on the bytes of a request's head, a time by which it must be there, and
+a time within which a client must take what is written."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -13,11 +15,17 @@ MAX_HEAD_BYTES = 64 << 10
 
 HEAD_S = 15.0
 
+SEND_S = 30.0
+"""A client that takes nothing of its answer for so long is cut off."""
+
+log = logging.getLogger(__name__)
+
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. A head that is too large gets 431, one that is too late ends the connection."""
+    """One connection. A head that is too large gets 431; one that is too late, or an answer that nobody reads, ends it."""
 
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
     _in_head = True
     _head_bytes = 0
 
@@ -27,6 +35,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -45,6 +54,23 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(SEND_S, self._cut)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_waiting()
+
+    def _cut(self) -> None:
+        log.info("a client reads nothing of its answer: connection cut")
+        self.transport.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _await_head(self) -> None:
         self._in_head = True

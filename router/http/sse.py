@@ -18,16 +18,13 @@ HEADERS = [
 ]
 
 
-SEND_S = 30.0
-"""A client that takes nothing for so long has its stream cut."""
-
-
 def error_event(error: BatonError) -> bytes:
     return b"data: " + error_body(error) + b"\n\n"
 
 
 class EventStream:
-    """One response of events. A slow client makes `write` wait, no longer than SEND_S; what is unread waits in the core."""
+    """One response of events. A slow client makes `write` wait, and what is unread waits in the core; one that takes nothing
+    for long loses its connection (router/http/protocol.py)."""
 
     def __init__(self, send: Send):
         self._send = send
@@ -36,12 +33,11 @@ class EventStream:
         await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
 
     async def write(self, data: bytes) -> None:
-        """Raises TimeoutError if the client takes nothing for SEND_S."""
-        async with asyncio.timeout(SEND_S):
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b""})
+    async def end(self, data: bytes) -> None:
+        """The last events."""
+        await self._send({"type": "http.response.body", "body": data})
 
 
 async def until_gone(receive: Receive, work: Coroutine[None, None, None]) -> bool:
