@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from baton.wire.errors import InvalidRequest, QueueFull, Unavailable
+from baton.wire.errors import BatonError, InvalidRequest, QueueFull, Unavailable
 from router.fit import fits
 from router.placer import Ask, Placement, Placer
 from router.recovery import RETRY_AFTER_S
@@ -29,9 +28,13 @@ CLOSED = "this router is shutting down"
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request's turn, kept over all its attempts. `admitted`: decode has reserved for it once."""
+    """One request's turn, kept over all its attempts. `admitted`: decode has reserved for it once.
+
+    `abort` ends the request with an error; it belongs to who runs the request.
+    """
 
     turn: int
+    abort: Callable[[BatonError], None]
     admitted: bool = False
 
 
@@ -92,10 +95,10 @@ class Admission:
         """Requests that a worker has taken and that have not ended."""
         return sum(ticket.admitted for ticket in self._tickets)
 
-    def enter(self, request: GenerateRequest) -> Ticket:
+    def enter(self, request: GenerateRequest, abort: Callable[[BatonError], None]) -> Ticket:
         """A turn for `request`, until `leave`. Raises QueueFull, Unavailable, or InvalidRequest if it could never run."""
         self._check(request)
-        ticket = Ticket(next(self._turns))
+        ticket = Ticket(next(self._turns), abort)
         self._tickets.add(ticket)
         self._empty.clear()
         return ticket
@@ -113,6 +116,13 @@ class Admission:
         """Takes no more requests; returns once none waits or runs."""
         self._closed = True
         await self._empty.wait()
+
+    def abort(self) -> int:
+        """Ends every request that waits or runs with an error; how many there were."""
+        aborted = tuple(self._tickets)
+        for ticket in aborted:
+            ticket.abort(Unavailable(f"{CLOSED}, and the request had not ended in time", retry_after_s=RETRY_AFTER_S))
+        return len(aborted)
 
     @property
     def closed(self) -> bool:
@@ -136,9 +146,8 @@ class Admission:
     def pump(self) -> None:
         """Something changed: places every request whose turn it is and for which there is room."""
         blocked: set[str] = set()
-        shortage_of = functools.cache(self._placer.shortage)  # for this pump: nothing changes meanwhile
         for waiter in [waiter for waiter in self._waiters if not waiter.placed.done()]:
-            shortage = shortage_of(waiter.ask.model, waiter.ask.decodes)
+            shortage = self._placer.shortage(waiter.ask.model, waiter.ask.decodes)
             if shortage is not None:
                 self._short(waiter, shortage)
                 continue
@@ -171,19 +180,18 @@ class Admission:
         if shortage is not None:
             raise Unavailable(shortage, retry_after_s=RETRY_AFTER_S)
         self._check_fit(request)
-        if self.num_waiting >= self.limit:
+        if len(self._tickets) >= self.limit and self.num_waiting >= self.limit:
             message = f"{self.limit} requests are waiting already, which is the limit; try again later"
             raise QueueFull(message, retry_after_s=RETRY_AFTER_S)
 
     def _check_fit(self, request: GenerateRequest) -> None:
         """Waiting is for what comes to pass: a request that no pair could run even alone is refused."""
         prompt_len, max_tokens = len(request.prompt_ids), request.params.max_tokens
-        infos = self._placer.pool.infos(request.model)
-        seats = max(info.max_num_seqs for info in infos if info.role.decodes)
-        if request.n > seats:
+        prefills, decodes = self._placer.pool.prefills(request.model), self._placer.pool.decodes(request.model)
+        if not any(request.n <= info.max_num_seqs for info in decodes):
+            seats = max(info.max_num_seqs for info in decodes)
             raise InvalidRequest(f"n is {request.n}, but a worker runs {seats} sequences at most", param="n")
-        able = [info.role for info in infos if fits(info, prompt_len, max_tokens, request.n)]
-        if not (any(role.prefills for role in able) and any(role.decodes for role in able)):
+        if not all(any(fits(info, prompt_len, max_tokens, request.n) for info in side) for side in (prefills, decodes)):
             asked = f"{prompt_len} prompt tokens and {request.n} x {max_tokens} to come"
             capacity = self._placer.pool.capacity_tokens(request.model)
             message = f"{asked} can never fit a worker's KV pool of {capacity} tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
@@ -46,6 +47,11 @@ class PrefixIndex:
         """`address` lost its cache: its process ended."""
         for key in [key for key, held_by in self._seen.items() if held_by == address]:
             del self._seen[key]
+
+    def holders(self, keys: Keys) -> set[str]:
+        """Addresses that probably have some leading tokens of the prompt."""
+        held = (self._seen.get(key) for key in keys)
+        return {address for address in itertools.takewhile(bool, held) if address}
 
     def hit_len(self, keys: Keys, address: str) -> int:
         """Leading tokens of the prompt that `address` probably has."""

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from baton.wire.errors import BatonError, Cancelled, DeadlineExceeded, Internal
 from baton.wire.types import RequestSpec
 from kvtransfer.protocol.coordinator import Coordinator
-from router.admission import Ticket
 from router.affinity import prefix_keys
 from router.buffer import PieceBuffer
 from router.flow import Flow
@@ -29,11 +28,10 @@ async def running(
 ) -> AsyncIterator[RunningGeneration]:
     """Admits `request` and runs it while the context is open; nothing of it is left behind. Raises what admission refuses."""
     try:
-        ticket = plant.admission.enter(request)
+        generation = RunningGeneration(plant, request, make_text, buffer_bytes)
     except BatonError as error:
         plant.metrics.rejected(error)
         raise
-    generation = RunningGeneration(plant, request, make_text, ticket, buffer_bytes)
     try:
         yield generation
     finally:
@@ -41,12 +39,14 @@ async def running(
 
 
 class RunningGeneration:
-    """Implements `router.request.Generation`. Runs from its making to its end or `stop`."""
+    """Implements `router.request.Generation`. Runs from its making to its end or `stop`. Raises what admission refuses."""
 
     def __init__(
-        self, plant: Plant, request: GenerateRequest, make_text: Callable[[int], TextMaker], ticket: Ticket, buffer_bytes: int
+        self, plant: Plant, request: GenerateRequest, make_text: Callable[[int], TextMaker], buffer_bytes: int
     ) -> None:
-        self._plant, self._request, self._ticket = plant, request, ticket
+        self._plant, self._request = plant, request
+        self._ticket = plant.admission.enter(request, self._abort)
+        self._cause: BatonError = Cancelled("the client left")  # of a cancellation
         self._timeline = Timeline(time.monotonic)
         self._buffer = PieceBuffer(buffer_bytes, on_cut=self._cut)
         self._output = Output(request, make_text, self._timeline, plant.metrics, self._buffer)
@@ -68,14 +68,16 @@ class RunningGeneration:
         """Ends what still runs, and returns when every worker was told."""
         self._task.cancel()
         await asyncio.wait([self._task])
-        self._close(Cancelled("the client left"))  # a task that never began could not do it
+        self._close(self._cause)  # a task that never began could not do it
 
     async def _run(self) -> None:
         """Brings the request to its one ending, which the reader gets and the metrics count."""
-        error: BatonError | None = Cancelled("the client left")
+        error: BatonError | None = None
         try:
             await self._run_flows()
-            error = None
+        except asyncio.CancelledError:
+            error = self._cause
+            raise
         except TimeoutError:
             error = DeadlineExceeded(f"the request did not end within its {self._request.deadline_s:g} s")
         except ExceptionGroup as group:
@@ -91,9 +93,13 @@ class RunningGeneration:
         async with asyncio.timeout(request.deadline_s) as deadline, asyncio.TaskGroup() as flows:
             ends_at = deadline.when() or 0.0
             life = Life(request.model, keys, self._ticket, self._output, ends_at, flows.create_task)
-            flows.create_task(Flow(self._plant, life, Coordinator(spec)).run())
+            await Flow(self._plant, life, Coordinator(spec)).run()
 
     def _cut(self) -> None:
+        self._task.cancel()
+
+    def _abort(self, cause: BatonError) -> None:
+        self._cause = cause
         self._task.cancel()
 
     def _close(self, error: BatonError | None) -> None:

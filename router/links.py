@@ -11,7 +11,7 @@ from contextlib import suppress
 from baton.cluster.registry import Registry
 from baton.wire.types import Endpoint, Incarnation, ModelCard, WorkerInfo
 from router.pairing import mismatch, unspoken
-from router.workers import Link, Worker
+from router.workers import Link, Rotation, Worker
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ class WorkerPool:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[str, Incarnation | None] = {}
         self._models: dict[str, ModelCard] = {}
+        self._unlisted: set[str] = set()
+        self._rotations: dict[str, Rotation] = {}  # by model, until a worker comes or goes
 
     async def run(self, registry: Registry) -> None:
         """Follows `registry` until cancelled; the links end with it. A link that breaks by a fault of ours ends the pool."""
@@ -56,28 +58,30 @@ class WorkerPool:
 
     def rotation(self, model: str) -> tuple[Worker, ...]:
         """The workers of `model` that may get new work."""
-        return tuple(self._in_rotation(model))
+        return self._rotation(model).workers
 
     def models(self) -> Mapping[str, ModelCard]:
         """Cards by served name. A model stays known when its workers are down; its length is what the pools can hold."""
         return self._models
 
-    def infos(self, model: str) -> tuple[WorkerInfo, ...]:
-        """Who the workers of `model` in rotation are."""
-        return tuple(worker.link.info for worker in self._in_rotation(model) if worker.link.info is not None)
+    def prefills(self, model: str) -> tuple[WorkerInfo, ...]:
+        """Who the prefill workers of `model` in rotation are."""
+        return self._rotation(model).prefills
+
+    def decodes(self, model: str) -> tuple[WorkerInfo, ...]:
+        """Who the decode workers of `model` in rotation are."""
+        return self._rotation(model).decodes
 
     def capacity_tokens(self, model: str) -> int:
         """KV tokens of the largest decode pool in rotation, or of the largest prefill pool if that is less."""
-        infos = self.infos(model)
-        prefill = max((info.capacity_tokens for info in infos if info.role.prefills), default=0)
-        decode = max((info.capacity_tokens for info in infos if info.role.decodes), default=0)
+        prefill = max((info.capacity_tokens for info in self.prefills(model)), default=0)
+        decode = max((info.capacity_tokens for info in self.decodes(model)), default=0)
         return min(prefill, decode)
 
     def shortage(self, model: str, *, decodes: bool = True) -> str | None:
         """Why no request of `model` can be placed now; None: a prefill and, unless not `decodes`, a decode worker are there."""
-        roles = [info.role for info in self.infos(model)]
-        missing = [] if any(role.prefills for role in roles) else ["prefill"]
-        if decodes and not any(role.decodes for role in roles):
+        missing = [] if self.prefills(model) else ["prefill"]
+        if decodes and not self.decodes(model):
             missing.append("decode")
         if not missing:
             return None
@@ -95,11 +99,11 @@ class WorkerPool:
 
     def let_go(self) -> None:
         """Drops workers that left the registry and have nothing of this router left."""
-        for address, worker in list(self._workers.items()):
-            if not worker.listed and worker.idle:
-                self._tasks.pop(address).cancel()
-                del self._workers[address], self._lives[address]
-                self.on_restart(address)
+        for address in [address for address in self._unlisted if self._workers[address].idle]:
+            self._tasks.pop(address).cancel()
+            self._unlisted.discard(address)
+            del self._workers[address], self._lives[address]
+            self.on_restart(address)
 
     # --- the registry --------------------------------------------------------------------------------------------
 
@@ -111,6 +115,8 @@ class WorkerPool:
             self._tasks[address] = links.create_task(_follow(link), name=f"link {address}")
         for address, worker in self._workers.items():
             worker.listed = address in listed
+        self._unlisted = self._workers.keys() - listed
+        self._rotations.clear()
         self.let_go()
         self.on_change()
 
@@ -124,6 +130,9 @@ class WorkerPool:
         if life != self._lives[link.address]:
             self._lives[link.address] = life
             self._pair_again(worker)
+        if worker.used != worker.in_rotation:
+            worker.used = worker.in_rotation
+            self._rotations.clear()
         worker.note_load()
         self.on_change()
 
@@ -134,6 +143,7 @@ class WorkerPool:
         waiting = [other for other in self._workers.values() if other.left_out is not None and other is not worker]
         for candidate in (worker, *waiting):
             self._judge(candidate)
+        self._rotations.clear()
         for name in {self._name(candidate.link.info) for candidate in self._workers.values() if candidate.in_rotation}:
             self._models[name] = self._card(name)
 
@@ -155,6 +165,12 @@ class WorkerPool:
                 if reason:
                     return f"{reason} ({peer.address})"
         return None
+
+    def _rotation(self, model: str) -> Rotation:
+        known = self._rotations.get(model)
+        if known is None:
+            known = self._rotations[model] = Rotation.of(self._in_rotation(model))
+        return known
 
     def _in_rotation(self, model: str) -> Iterator[Worker]:
         for worker in self._workers.values():

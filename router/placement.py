@@ -73,9 +73,11 @@ def choose(workers: Sequence[Snapshot], need: Need) -> Choice | None:
     """The best pair that has room now, or None: wait."""
     prefills = _ready(workers, need, lambda worker: worker.role.prefills, lambda worker: _near(worker, need))
     prefills.sort(key=lambda worker: _prefill_cost(worker, need))
-    pairs = [(prefill.address, decode) for decode in _decodes(workers, need) for prefill in prefills]
-    reachable = (pair for pair in pairs if pair not in need.avoid.pairs)
-    best = next(reachable, None) or (None if need.picky else next(iter(pairs), None))
+    decodes = _decodes(workers, need) if prefills else []
+    pairs = ((prefill.address, decode) for decode in decodes for prefill in prefills)
+    best = next((pair for pair in pairs if pair not in need.avoid.pairs), None)
+    if best is None and prefills and decodes and not need.picky:
+        best = prefills[0].address, decodes[0]
     return Choice(best[0], best[1] if need.decodes else None) if best else None
 
 

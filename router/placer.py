@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from baton.wire.types import DecodeTarget, LeaseId
@@ -13,6 +14,10 @@ from router.affinity import Keys, PrefixIndex
 from router.links import WorkerPool
 from router.placement import Avoid, Choice, Need, Pair, choose
 from router.workers import Worker
+
+NUM_CANDIDATES = 32
+"""Of more workers than these, so many are drawn and compared, with those that hold the prompt's prefix: the best of many draws
+is nearly the best of all, and a request costs the same in a cluster of any size."""
 
 SHUN_S = 10.0
 """How long a pair that could not reach each other is avoided, by every request."""
@@ -92,8 +97,7 @@ class Placer:
     def place(self, ask: Ask, *, picky: bool = False) -> Placement | None:
         """Claims the best workers with room now; None: there is none. `picky`: none that failed, even if there is no other."""
         rotation = self.pool.rotation(ask.model)
-        need = replace(self._need(ask, rotation), picky=picky)
-        choice = choose([worker.snapshot() for worker in rotation], need)
+        choice = self._choose(ask, self._candidates(ask, rotation), picky) or self._choose(ask, rotation, picky)
         return self._claim(ask, choice) if choice else None
 
     def shortage(self, model: str, decodes: bool) -> str | None:
@@ -120,8 +124,21 @@ class Placer:
         self._decode_index.forget(address)
         self._shunned = {pair: until for pair, until in self._shunned.items() if address not in pair}
 
-    def _need(self, ask: Ask, rotation: tuple[Worker, ...]) -> Need:
-        addresses = [worker.address for worker in rotation]
+    def _candidates(self, ask: Ask, rotation: Sequence[Worker]) -> Sequence[Worker]:
+        """Few of many workers; none where all are to be compared anyway."""
+        if len(rotation) <= NUM_CANDIDATES or ask.exclude or self._shunned_now():
+            return ()
+        holders = self._prefill_index.holders(ask.keys) | self._decode_index.holders(ask.keys)
+        drawn = random.sample(rotation, NUM_CANDIDATES)
+        return [*drawn, *(worker for worker in map(self.pool.worker, holders) if worker.in_rotation and worker not in drawn)]
+
+    def _choose(self, ask: Ask, workers: Sequence[Worker], picky: bool) -> Choice | None:
+        if not workers:
+            return None
+        return choose([worker.snapshot() for worker in workers], replace(self._need(ask, workers), picky=picky))
+
+    def _need(self, ask: Ask, rotation: Sequence[Worker]) -> Need:
+        addresses = [worker.address for worker in rotation] if ask.keys else []
         return Need(
             num_tokens=ask.num_tokens,
             decodes=ask.decodes,

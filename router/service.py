@@ -61,14 +61,18 @@ class RouterService:
         """Returns once requests can be served for the first time."""
         await self._servable.wait()
 
-    async def drain(self, seconds: float) -> bool:
-        """Takes no more requests and waits for those that run, `seconds` at most; whether all have ended."""
+    async def drain(self, seconds: float) -> int:
+        """Takes no more requests and waits for those that run, `seconds` at most: the number of those that were ended with an
+        error then, 0 if all is well. Cancelled, it ends them at once."""
         try:
             async with asyncio.timeout(seconds):
                 await self._admission.drain()
         except TimeoutError:
-            return False
-        return True
+            return self._admission.abort()
+        except asyncio.CancelledError:
+            self._admission.abort()
+            raise
+        return 0
 
     def _changed(self) -> None:
         self._admission.pump()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from baton.wire.link_client import Inbox
 from baton.wire.types import Command, LeaseId, LoadReport, WorkerInfo
@@ -32,14 +33,15 @@ class Link(Protocol):
 class Worker:
     """One worker by address, over all its lives.
 
-    `left_out` says why it is not used though it is up; `listed`: the registry still names it. `full`: it refused a reservation
-    and has not reported room since. `leases`: those whose record this router keeps there; `prefilling` and `decoding` hold the
-    positions of those that it works for.
+    `left_out` says why it is not used though it is up; `listed`: the registry still names it. `used`: it was in rotation when
+    its link changed last. `full`: it refused a reservation and has not reported room since. `leases`: those whose record this
+    router keeps there; `prefilling` and `decoding` hold the positions of those that it works for.
     """
 
     link: Link
     left_out: str | None = None
     listed: bool = True
+    used: bool = False
     full: bool = False
     turn: int = 0
     leases: set[LeaseId] = field(default_factory=set)
@@ -99,3 +101,19 @@ class Worker:
             full=self.full,
             turn=self.turn,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """The workers that may get new work, and who those are that prefill and that decode: some do both."""
+
+    workers: tuple[Worker, ...]
+    prefills: tuple[WorkerInfo, ...]
+    decodes: tuple[WorkerInfo, ...]
+
+    @classmethod
+    def of(cls, workers: Iterable[Worker]) -> Self:
+        found = tuple(workers)
+        infos = [worker.link.info for worker in found if worker.link.info is not None]
+        prefills = tuple(info for info in infos if info.role.prefills)
+        return cls(found, prefills, tuple(info for info in infos if info.role.decodes))

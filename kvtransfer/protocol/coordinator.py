@@ -86,7 +86,7 @@ class Coordinator:
     @property
     def spec(self) -> RequestSpec:
         """The request as the next worker would be given it: accepted ids of a single choice are its `output_ids`."""
-        if self._choices.many:
+        if self._choices.many or not self._choices.only.ids:
             return self._spec
         return replace(self._spec, output_ids=tuple(self._choices.only.ids))
 

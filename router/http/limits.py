@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import uuid
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from baton.cluster.config import Limits
@@ -43,15 +42,15 @@ class Gate:
         return HttpError(431, f"The request's headers are too large: at most {limits}.", "headers_too_large")
 
 
-def _request_id(scope: Scope) -> str:
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-    return given.decode() if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+def _request_id(scope: Scope) -> bytes:
+    given: bytes = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
 
 
-def _named(send: Send, request_id: str) -> Send:
+def _named(send: Send, request_id: bytes) -> Send:
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
-            MutableHeaders(scope=message)["x-request-id"] = request_id
+            message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
         await send(message)
 
     return answer
