@@ -19,7 +19,7 @@ from tests.faults.talk import until
 from tests.support.valkey import Valkey, running_valkey
 
 LIMIT_S = 30.0
-TTL_S = 1.5
+TTL_S = 1.0
 A = Registration("10.0.0.1:9001", Role.PREFILL, "tiny", 2048, 8, b"a" * 16)
 B = Registration("10.0.0.2:9002", Role.DECODE, "tiny", 2048, 8, b"b" * 16)
 

@@ -161,6 +161,12 @@ class Worker:
         self.process = self._start()
         self.wait_ready()
 
+    def become(self, role: Role) -> None:
+        """After its end: a new life with another role at the old address."""
+        self.role = role
+        self._config = self._config.model_copy(update={"role": role})
+        self.restart()
+
     def _start(self) -> Process:
         module = "tests.support.gated_worker" if self._shape.gated else "baton.cli.worker"
         environ = {GATE_VARIABLE: str(self.gate.path), LINK_VARIABLE: str(self.link.path)}
@@ -194,6 +200,10 @@ class Cluster:
         self.url, self.grpc = f"http://{doors['address']}", str(doors["grpc_address"])
         self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
         self.model = self.http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
+
+    def start(self, name: str, module: str, config: Config, log: Path) -> Process:
+        """One more process beside the cluster's own, as quickly as those; the caller stops it."""
+        return start(name, module, config, log, nursery=self._nursery)
 
     @property
     def workers(self) -> list[Worker]:
