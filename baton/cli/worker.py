@@ -18,6 +18,7 @@ from typing import Any
 
 from baton.cli.kv_size import auto_blocks
 from baton.cli.worker_parts import Parts
+from baton.cli.worker_wires import shared_pool
 from baton.cluster.config import WorkerConfig
 from baton.cluster.lifecycle import RunError, Shutdown, StartupError, fail
 from baton.cluster.lifecycle import run as run_process
@@ -32,6 +33,7 @@ from baton.engine.weights import KV_DTYPES, LoadedModel, bundled, load_model
 from baton.wire.link_server import LinkServer
 from baton.wire.servers import AddressTaken, WorkerServer
 from baton.wire.types import KvLayout, Registration, WorkerInfo
+from kvtransfer.memory import SharedPool
 from kvtransfer.transports.base import Connect
 
 log = logging.getLogger(__name__)
@@ -98,9 +100,10 @@ class Worker:
 @asynccontextmanager
 async def build(config: WorkerConfig, hooks: Hooks, loaded: LoadedModel, server: WorkerServer) -> AsyncIterator[Worker]:
     """A worker that serves inside, and has ended every lease and given everything back outside."""
-    engine = EngineLoop(_core(config, loaded), loaded.card, loaded.identity, hooks.step_gate)
+    core, pool = _core(config, loaded)
+    engine = EngineLoop(core, loaded.card, loaded.identity, hooks.step_gate)
     async with AsyncExitStack() as stack:
-        parts = Parts(config, engine, hooks.wrap_transport)
+        parts = Parts(config, engine, pool, hooks.wrap_transport)
         await stack.enter_async_context(parts)
         links = LinkServer(parts.info, parts.prefill, parts.decode, lambda: parts.load(links), config.timeouts)
         stack.push_async_callback(links.stop)
@@ -142,7 +145,7 @@ async def _until_drained(worker: Worker, shutdown: Shutdown, drain_s: float) -> 
         raise RunError(f"{worker.links.num_leases} leases did not end within {drain_s:g} s") from error
 
 
-def _core(config: WorkerConfig, loaded: LoadedModel) -> EngineCore:
+def _core(config: WorkerConfig, loaded: LoadedModel) -> tuple[EngineCore, SharedPool | None]:
     spec = loaded.model.spec
     layout = KvLayout(spec.num_layers, config.block_size, spec.num_kv_heads, spec.head_dim, KV_DTYPES[config.dtype])
     auto = config.kv_blocks == "auto"
@@ -157,7 +160,8 @@ def _core(config: WorkerConfig, loaded: LoadedModel) -> EngineCore:
         cpus=config.cpus,
         kv_dtype=layout.dtype,
     )
-    return EngineCore(loaded.model, loaded.identity, engine_config)
+    pool = shared_pool(config, num_blocks * layout.block_bytes)
+    return EngineCore(loaded.model, loaded.identity, engine_config, pool.memory if pool else None), pool
 
 
 # --- loading, on a thread of its own ----------------------------------------------------------------------------------

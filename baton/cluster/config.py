@@ -42,6 +42,10 @@ Precision = Annotated[Dtype, Field(description="Arithmetic: float32, or int8 (a 
 KvBlocks = Annotated[Count | Literal["auto"], Field(description="Blocks in the KV pool, or auto: sized from free memory.")]
 BlockSize = Annotated[int, Field(gt=0, le=1024, description="Token positions in one KV block.")]
 MaxSeqs = Annotated[Count, Field(description="Sequences that run at once on one worker.")]
+KvTransport = Annotated[
+    Literal["auto", "shm", "tcp", "grpc"],
+    Field(description="How KV moves between workers; auto: shm on one host, else tcp, else grpc."),
+]
 StepTokens = Annotated[Count, Field(description="Token budget of one engine step; longer prompts run in chunks.")]
 GrowthReserve = Annotated[int, Field(ge=0, description="Output tokens that a reservation counts ahead.")]
 Token = Annotated[str, Field(repr=False, exclude=True, json_schema_extra=SECRET)]
@@ -112,6 +116,7 @@ class WorkerConfig(Config):
     max_num_seqs: MaxSeqs = 64
     max_step_tokens: StepTokens = 512
     growth_reserve: GrowthReserve = 256
+    kv_transport: KvTransport = "auto"
     threads: Annotated[Count | None, Field(description="Compute threads; default: one for each CPU in --cpus.")] = None
     cpus: Annotated[tuple[int, ...], Field(description="CPUs the compute threads are pinned to; default: all.")] = ()
     router: Annotated[str, Field(description="Registry address of the router to register with, such as 127.0.0.1:8002.")] = ""
@@ -204,6 +209,7 @@ class ServeConfig(Config):
     max_num_seqs: MaxSeqs = 64
     max_step_tokens: StepTokens = 512
     growth_reserve: GrowthReserve = 256
+    kv_transport: KvTransport = "auto"
     threads: Annotated[Count | None, Field(description="Compute threads of a worker; default: its share of the CPUs.")] = None
     queue_limit: Annotated[Count, Field(description="Requests that may wait; the next one gets a 429.")] = 256
     cluster_token: Token = ""

@@ -81,7 +81,13 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    model: LoadedModel, role: Role, hooks: Hooks | None = None, *, kv_blocks: int = 64, growth_reserve: int = 16
+    model: LoadedModel,
+    role: Role,
+    hooks: Hooks | None = None,
+    *,
+    kv_blocks: int = 64,
+    growth_reserve: int = 16,
+    kv_transport: str = "auto",
 ) -> AsyncIterator[Node]:
     """A worker over `model`, linked; its baseline is checked at the end."""
     config = WorkerConfig(
@@ -89,6 +95,7 @@ async def node(
         cluster_token=TOKEN,
         kv_blocks=kv_blocks,
         growth_reserve=growth_reserve,
+        kv_transport=kv_transport,
         block_size=BLOCK_SIZE,
         max_num_seqs=8,
         threads=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from node_support import BLOCK_SIZE, Node, Script, alone, node, spec
 
 from baton.engine.weights import LoadedModel
@@ -43,7 +44,7 @@ def shipped_bytes(script: Script) -> int:
     """Bytes that prefill shipped, as it reports them."""
     done = next(event for event in script.seen if isinstance(event, HandedOff))
     assert done.spans is not None
-    assert done.spans.transport == "grpc"
+    assert done.spans.transport == "shm"
     return done.spans.transfer_bytes
 
 
@@ -117,3 +118,27 @@ async def test_a_deadline_ends_the_work_here(pair: tuple[Node, Node]) -> None:
     assert isinstance(failed, Failed)
     assert (failed.reason, failed.retryable) == ("deadline", False)
     script.end()
+
+
+@pytest.mark.parametrize("kv_transport", ["tcp", "grpc"])
+async def test_a_forced_transport_is_taken(model: LoadedModel, kv_transport: str) -> None:
+    request = spec(2 * BLOCK_SIZE + 1)
+    async with (
+        node(model, Role.PREFILL, kv_transport=kv_transport) as prefill,
+        node(model, Role.DECODE) as decode,
+    ):
+        script = Script(request)
+        assert [await script.run(prefill, decode)] == await alone(model, [request])
+        done = next(event for event in script.seen if isinstance(event, HandedOff))
+        assert done.spans is not None
+        assert done.spans.transport == kv_transport
+
+
+async def test_a_worker_with_both_roles_hands_over_to_itself_without_a_wire(model: LoadedModel) -> None:
+    request = spec(2 * BLOCK_SIZE + 1)
+    async with node(model, Role.BOTH) as both:
+        script = Script(request)
+        assert [await script.run(both, both)] == await alone(model, [request])
+        done = next(event for event in script.seen if isinstance(event, HandedOff))
+        assert done.spans is not None
+        assert done.spans.transport == "local"

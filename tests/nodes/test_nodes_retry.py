@@ -77,7 +77,7 @@ def gate(steps: threading.Semaphore) -> Callable[[], None]:
 async def test_damaged_kv_is_refused_and_another_prefill_continues(model: LoadedModel) -> None:
     request = spec(2 * BLOCK_SIZE + 3)
     async with (
-        node(model, Role.PREFILL, Hooks(wrap_transport=flipping)) as damaging,
+        node(model, Role.PREFILL, Hooks(wrap_transport=flipping), kv_transport="grpc") as damaging,
         node(model, Role.PREFILL) as healthy,
         node(model, Role.DECODE) as decode,
     ):
