@@ -12,7 +12,7 @@ from baton.cli.options import Given
 from baton.cli.progress import open_view
 from baton.cluster.config import ServeConfig
 from baton.cluster.launch import LocalLauncher
-from baton.cluster.lifecycle import Shutdown, fail, run
+from baton.cluster.lifecycle import RunError, Shutdown, fail, run
 from baton.cluster.local import Doors, LocalCluster
 from baton.cluster.sources import ConfigError, load
 from baton.cluster.supervise import View
@@ -30,7 +30,7 @@ def main(flags: Given, file: str | None) -> int:
 
 
 async def serve(config: ServeConfig, view: View, shutdown: Shutdown) -> None:
-    """Runs the cluster until `shutdown`. Raises StartupError; whatever happens, no process is left."""
+    """Runs the cluster until `shutdown`. Raises StartupError, RunError; whatever happens, no process is left."""
     cluster = LocalCluster(config, LocalLauncher(), view)
     life = asyncio.create_task(_live(cluster), name="cluster")
     stop = asyncio.create_task(shutdown.wait(), name="shutdown")
@@ -42,7 +42,9 @@ async def serve(config: ServeConfig, view: View, shutdown: Shutdown) -> None:
         for task in (life, stop):
             task.cancel()
         await asyncio.gather(life, stop, return_exceptions=True)
-        await cluster.stop()
+        codes = await cluster.stop()
+    if failed := [f"{name} ended with exit status {code}" for name, code in codes.items() if code]:
+        raise RunError("; ".join(failed))
 
 
 async def _live(cluster: LocalCluster) -> None:

@@ -18,6 +18,9 @@ Sink = Callable[[str], None]
 """Takes one line of a child's stderr, without its newline."""
 
 LINE_BYTES = 1 << 20
+LAST_WORDS_S = 2.0
+"""How long a child may take to end after its second signal; its parent has little longer (lifecycle.py)."""
+
 WRAPPER = str(Path(__file__).with_name("die_with_parent.py"))
 
 
@@ -32,7 +35,10 @@ class Child(Protocol):
         ...
 
     async def stop(self, grace_s: float) -> int:
-        """SIGTERM, after `grace_s` SIGKILL to its whole group; returns like `wait`. Safe to call at any time."""
+        """SIGTERM, after `grace_s` SIGKILL to its whole group; returns like `wait`. Safe to call at any time.
+
+        Cancelled, it sends a second SIGTERM, and SIGKILL soon after.
+        """
         ...
 
 
@@ -85,9 +91,19 @@ class LocalChild:
         except TimeoutError:
             self._kill()
         except asyncio.CancelledError:
-            self._kill()
+            await self._hurry()
             raise
         return await self._ended
+
+    async def _hurry(self) -> None:
+        """Who stops us was told to hurry: a second signal lets the child say its last words."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self.wait()
+        except TimeoutError:
+            self._kill()
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # not reaped yet, so the id is still its own

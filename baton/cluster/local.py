@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from baton.wire.types import Role
 
 WORKER = "baton.cli.worker"
 ROUTER = "router.main"
+ENDING_S = 10.0
+"""What a process may take, beyond its own waits, to tell its peers and to take itself apart."""
 QUIET = {"GRPC_VERBOSITY": "ERROR"}
 """Unless the environment says otherwise: gRPC's own lines about streams that end are no news."""
 
@@ -58,11 +60,18 @@ class LocalCluster:
         """After `start`: restarts what dies. Runs until cancelled."""
         await _all([keeper.keep() for keeper in self._keepers])
 
-    async def stop(self) -> None:
-        """Stops the router first, so that requests drain while their workers live; then the workers. Leaves no process."""
-        if self._router is not None:
-            await self._router.stop(self._config.timeouts.drain_s)
-        await _all([worker.stop(self._config.timeouts.worker_grace_s) for worker in self._workers])
+    async def stop(self) -> Mapping[str, int]:
+        """Stops the router first, so that requests drain while their workers live; then the workers. Leaves no process.
+
+        The exit statuses by name. Cancelled, it lets no request end in peace, and still stops all.
+        """
+        timeouts, codes = self._config.timeouts, dict[str, int]()
+        try:
+            if self._router is not None:
+                codes["router"] = await self._router.stop(timeouts.drain_s + ENDING_S)
+        finally:
+            ended = await _all([worker.stop(timeouts.worker_grace_s + ENDING_S) for worker in self._workers])
+        return codes | {worker.name: code for worker, code in zip(self._workers, ended, strict=True)}
 
     @property
     def _keepers(self) -> list[Keeper]:

@@ -77,10 +77,9 @@ class Keeper:
             code = await self._child.wait()
             await self._restart(f"exit status {code}")
 
-    async def stop(self, grace_s: float) -> None:
-        """Ends the process, if there is one, and reaps it."""
-        if self._child is not None:
-            await self._child.stop(grace_s)
+    async def stop(self, grace_s: float) -> int:
+        """Ends the process, if there is one, and reaps it; its exit status."""
+        return await self._child.stop(grace_s) if self._child is not None else 0
 
     async def _restart(self, reason: str) -> None:
         attempt = 0

@@ -89,6 +89,28 @@ async def test_a_polite_child_ends_within_its_grace():
     assert await asyncio.wait_for(child.stop(grace_s=DEADLINE_S), DEADLINE_S) == 7
 
 
+async def test_a_stop_that_is_cut_short_is_a_second_signal():
+    told = asyncio.Queue()
+    code = """
+    import signal
+    def first(*_):
+        signal.signal(signal.SIGTERM, lambda *_: exit(8))
+        print('{"status": "draining"}', flush=True)
+    signal.signal(signal.SIGTERM, first)
+    print('{"status": "ready"}', flush=True)
+    while True: signal.pause()
+    """
+    child = await launch(code, told.put_nowait)
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await told.get())["status"] == "ready"
+        stopping = asyncio.ensure_future(child.stop(grace_s=DEADLINE_S))
+        assert (await told.get())["status"] == "draining"
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        assert stopping.cancelled()
+        assert await child.wait() == 8
+
+
 async def test_a_command_that_does_not_exist_ends_with_its_cause():
     lines = []
     child = await LocalLauncher().start(["/no/such/program"], {}, lambda status: None, lines.append)

@@ -102,6 +102,31 @@ async def test_workers_start_before_the_router_which_is_told_of_them(launcher):
     assert len(launcher.log) == 8
 
 
+async def test_what_did_not_end_well_is_told_by_name(launcher):
+    cluster = cluster_of(launcher)
+    await cluster.start()
+    launcher.children[2].die(1)
+    assert await cluster.stop() == {"router": 1, "prefill-0": 0, "decode-0": 0}
+
+
+async def test_a_stop_that_is_cut_short_still_stops_the_workers(launcher):
+    cluster = cluster_of(launcher)
+    await cluster.start()
+    draining = asyncio.Event()
+
+    async def drain(grace_s):
+        draining.set()
+        await asyncio.Event().wait()
+
+    launcher.children[2].stop = drain
+    stopping = asyncio.create_task(cluster.stop())
+    await asyncio.wait_for(draining.wait(), DEADLINE_S)
+    stopping.cancel()
+    await asyncio.wait([stopping], timeout=DEADLINE_S)
+    assert stopping.cancelled()
+    assert launcher.log[-2:] == ["stop prefill", "stop decode"]
+
+
 async def test_one_token_goes_to_all_by_environment_only(launcher):
     cluster = cluster_of(launcher)
     await cluster.start()

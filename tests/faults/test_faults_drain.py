@@ -41,4 +41,4 @@ async def test_streams_end_with_an_error_and_the_status_tells(
         assert await asyncio.to_thread(cluster.router.wait) == status
     assert "shutting down" in lines[-1]
     assert '"service_unavailable_error"' in lines[-1]
-    cluster.start_router()
+    cluster.restart_router()

@@ -170,12 +170,26 @@ async def test_a_router_that_drains_takes_no_more_and_waits_for_the_rest() -> No
                 await shape.collect()
             text = "".join([piece.text async for pieces in generation for _, piece in pieces])
         assert text == "abcd"
-        assert await drained
+        assert await drained == 0
 
 
 async def test_a_drain_gives_up_on_a_request_that_never_ends() -> None:
-    async with cluster() as shape, shape.request():
-        assert not await shape.service.drain(0.01)
+    async with cluster() as shape, shape.request() as generation:
+        assert await shape.service.drain(0.01) == 1
+        with pytest.raises(Unavailable, match="shutting down"):
+            await anext(aiter(generation))
+    assert shape.sample("baton_requests_total", outcome="unavailable") == 1
+
+
+async def test_a_drain_that_is_cut_short_ends_every_request_with_an_error() -> None:
+    async with cluster() as shape, shape.request() as generation:
+        drained = asyncio.create_task(shape.service.drain(PATIENCE_S))
+        await settle()
+        drained.cancel()
+        with pytest.raises(Unavailable, match="shutting down"):
+            await anext(aiter(generation))
+        with pytest.raises(asyncio.CancelledError):
+            await drained
 
 
 async def test_a_slow_reader_is_cut() -> None:
