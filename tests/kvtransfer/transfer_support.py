@@ -177,6 +177,10 @@ class Cluster:
         self.prefill.fill(ids, seed=total_len)
         return self.sender.begin(lease, epoch, self.target, ids, num_cached, total_len)
 
+    @property
+    def hello(self) -> KvHello:
+        return hello_of(self.prefill, receiver=self.target.incarnation)
+
     def prefill_ids(self, total_len: int) -> tuple[int, ...]:
         return tuple(range(1, 2 + (total_len - 1) // self.prefill.layout.block_size))
 
