@@ -59,7 +59,7 @@ explore: install
 	$(BIN)/python -m tests.explore $(ARGS)
 
 bench-smoke: install
-	$(BIN)/python benchmarks/smoke.py $(ARGS)
+	$(BIN)/python -m benchmarks.smoke $(ARGS)
 
 # The virtual path baton/wire/pb makes protoc write absolute imports.
 proto: install
