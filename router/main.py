@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -63,6 +64,7 @@ async def serve(config: RouterConfig, shutdown: Shutdown) -> None:
         grpc_port = await doors.enter_async_context(_grpc(service, config, validator))
         registry_address = await doors.enter_async_context(_registry(registry, config))
         http_door = Door(_http(create_app(service, config, validator)))
+        gc.freeze()  # what was loaded stays: full collections need not walk it again and again
         async with asyncio.TaskGroup() as tasks:
             links = tasks.create_task(service.run(registry), name="links")
             http = tasks.create_task(http_door.serve([listener]), name="http")

@@ -14,7 +14,10 @@ from baton.wire.channel import TOKEN_KEY, channel_options
 from baton.wire.errors import BatonError, PairingRefused, Unauthenticated
 from baton.wire.pb import worker_pb2 as pb
 from baton.wire.pb import worker_pb2_grpc
-from baton.wire.types import Command, Down, RouterHello, Timeouts, WorkerHello
+from baton.wire.types import Command, Down, End, RouterHello, Timeouts, WorkerHello
+
+END_S = 0.005
+"""An End may wait so long for company: a message costs more than all else that it says, and nobody waits for its answer."""
 
 _Call = grpc.aio.StreamStreamCall[pb.LinkUp, pb.LinkDown]
 
@@ -60,7 +63,10 @@ class Stream:
     def send(self, command: Command) -> None:
         """Queues a command for the next message. Never blocks."""
         self._outbox.append(command)
-        self._filled.set()
+        if not isinstance(command, End):
+            self._filled.set()
+        elif len(self._outbox) == 1:
+            asyncio.get_running_loop().call_later(END_S, self._filled.set)
 
     async def serve(self, receive: Callable[[Down], None]) -> None:
         """Passes on what the worker sends, and sends what is queued, until the stream ends; then raises LinkBroken."""

@@ -14,18 +14,25 @@ from baton.wire.types import Event, LoadReport
 
 MESSAGE_BYTES = 256 * 1024
 FLUSH_S = 0.005
+BUSY_LEASES = 16
+"""With so many leases a flush comes at most every FLUSH_S: they share its cost. Fewer wait less, one hardly at all."""
+
 LOAD_S = 0.05
 BUSY_LOAD_S = 0.25
-"""A flush comes at most every FLUSH_S, a load report every LOAD_S; a busy worker's load is looked at every BUSY_LOAD_S."""
+"""A load report comes at most every LOAD_S; a busy worker's load is looked at every BUSY_LOAD_S."""
 
 Write = Callable[[pb.LinkDown], Awaitable[None]]
 
 
 class Publisher:
-    """Takes from records that were touched, when the stream can take it; the writers of the records never wait."""
+    """Takes from records that were touched, when the stream can take it; the writers of the records never wait.
 
-    def __init__(self, load: Callable[[], LoadReport], heartbeat_s: float) -> None:
+    `num_leases`: how many have a record now.
+    """
+
+    def __init__(self, load: Callable[[], LoadReport], num_leases: Callable[[], int], heartbeat_s: float) -> None:
         self._load = load
+        self._num_leases = num_leases
         self._heartbeat_s = heartbeat_s
         self._touched: dict[LeaseRecord, None] = {}
         self._wake = asyncio.Event()
@@ -64,7 +71,7 @@ class Publisher:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(self._sent_at + self._heartbeat_s, self._next_look)):
                     await self._wake.wait()
-        pause_s = self._sent_at + FLUSH_S - loop.time()
+        pause_s = self._sent_at + FLUSH_S * min(1.0, self._num_leases() / BUSY_LEASES) - loop.time()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
 

@@ -20,8 +20,8 @@ class RouterLink:
     def __init__(self, hello: RouterHello, load: Callable[[], LoadReport], timeouts: Timeouts) -> None:
         self.link_id = hello.link_id
         self.router = hello.incarnation
-        self.publisher = Publisher(load, timeouts.heartbeat_s)
         self._records: dict[LeaseId, dict[Side, LeaseRecord]] = {}
+        self.publisher = Publisher(load, lambda: len(self._records), timeouts.heartbeat_s)
         self._expiry: asyncio.TimerHandle | None = None
         self._superseded = asyncio.Event()
         self._stream = asyncio.Lock()
