@@ -157,7 +157,7 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
 def product(weight: Grouped, x: torch.Tensor) -> torch.Tensor:
     library = abi.declare(build.load(build.supported()[0]))
     packed, team = pack(weight), library.baton_team_new(1)
-    y, memory = torch.empty(len(x), len(weight.codes)), torch.empty(2 * x.numel(), dtype=torch.uint8)
+    y, memory = torch.empty(len(x), len(weight.codes)), torch.empty(2 * x.numel() + 256 * x.shape[1], dtype=torch.uint8)
     library.baton_linear(team, ctypes.byref(packed.struct), abi.pointer(x), len(x), abi.pointer(memory), abi.pointer(y))
     library.baton_team_free(team)
     return y

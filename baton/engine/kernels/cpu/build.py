@@ -20,22 +20,26 @@ log = logging.getLogger(__name__)
 SOURCE = Path(__file__).parent / "csrc"
 AHEAD_OF_TIME = Path(__file__).parent / "lib"
 COMMON = ("-std=c++20", "-O3", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-fno-math-errno")
+_AVX512 = (
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512vl",
+    "-mavx512dq",
+    "-mavx512vnni",
+    "-mfma",
+    "-mf16c",
+    "-mprefer-vector-width=512",
+)
 FLAGS = {
-    "avx512": (
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512vl",
-        "-mavx512dq",
-        "-mavx512vnni",
-        "-mfma",
-        "-mf16c",
-        "-mprefer-vector-width=512",
-    ),
+    "amx": (*_AVX512, "-mamx-tile", "-mamx-int8"),
+    "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "scalar": (),
 }
+_HAS_AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}
 NEEDS = {
-    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"},
+    "amx": {*_HAS_AVX512, "amx_tile", "amx_int8"},
+    "avx512": _HAS_AVX512,
     "avx2": {"avx2", "fma", "f16c"},
     "scalar": set(),
 }
@@ -45,7 +49,8 @@ BUILD_TIMEOUT_S = 300
 def supported() -> tuple[str, ...]:
     """Instruction sets of this machine, best first. "scalar" is always there."""
     present = _cpu_flags()
-    return tuple(isa for isa, needs in NEEDS.items() if needs <= present)
+    isas = (isa for isa, needs in NEEDS.items() if needs <= present)
+    return tuple(isa for isa in isas if isa != "amx" or _may_use_tiles())
 
 
 def load(isa: str) -> ctypes.CDLL:
@@ -110,6 +115,12 @@ def _cache_directory() -> Path:
             f"{directory} can be written by others: a library there is not to be trusted; fix its owner and mode"
         )
     return directory
+
+
+@cache
+def _may_use_tiles() -> bool:
+    """Asks Linux for the matrix unit's registers, which a process has only on demand: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
+    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
 
 
 @cache

@@ -2,15 +2,31 @@
 #pragma once
 #include "attention.h"
 #include "team.h"
+#include "tiles.h"
 
 namespace baton { namespace BATON_ISA {
+
+struct Scratch {
+  char* data;
+  int64_t each;  // bytes of one thread
+  char* of(int worker) const { return data + worker * each; }
+};
 
 struct Buffers {
   float *x, *normed, *qkv, *attended, *gate_up, *gated, *picked;
   Quantised q;
 };
 
-static int64_t scratch_bytes(const BatonModel& m) { return (sizeof(Tile) + sizeof(Running) * m.num_kv_heads + 63) / 64 * 64; }
+static int64_t widest(const BatonModel& m) {
+  const int64_t q_dim = (int64_t)m.num_heads * m.head_dim, k = q_dim > m.hidden ? q_dim : m.hidden;
+  return k > m.ffn ? k : m.ffn;
+}
+
+// A thread's scratch serves attention and the products in turn.
+static int64_t scratch_bytes(const BatonModel& m) {
+  const int64_t attention = sizeof(Tile) + sizeof(Running) * m.num_kv_heads, product = spread_bytes(widest(m));
+  return ((attention > product ? attention : product) + 63) / 64 * 64;
+}
 
 // Carves `memory` (64-byte aligned) for up to `tokens` rows; returns the bytes needed.
 static int64_t carve(const BatonModel& m, int64_t tokens, int64_t logits, char* memory, Buffers* b) {
@@ -20,7 +36,7 @@ static int64_t carve(const BatonModel& m, int64_t tokens, int64_t logits, char* 
     used += (bytes + 63) / 64 * 64;
     return at;
   };
-  const int64_t q_dim = (int64_t)m.num_heads * m.head_dim, widest = q_dim > m.hidden ? q_dim : m.hidden, k = widest > m.ffn ? widest : m.ffn;
+  const int64_t q_dim = (int64_t)m.num_heads * m.head_dim, k = widest(m);
   const int64_t rows = tokens > logits ? tokens : logits;
   b->x = (float*)take(4 * tokens * m.hidden);
   b->normed = (float*)take(4 * rows * m.hidden);
@@ -60,10 +76,31 @@ template <int R> static inline void rows_of(const BatonLinear& w, int64_t panel,
   for (int r = 0; r < R; r++) emit(w, panel, acc[r], y, row + r, accumulate);
 }
 
+// What the matrix unit takes of panels [from, to): rows from the first on; returns how many.
+static int64_t linear_by_tiles(const BatonLinear& w, int64_t from, int64_t to, const Quantised& q, int64_t rows, float* y, bool accumulate, char* scratch) {
+  const int64_t done = tiled_rows(w, rows), step = spread_panels(w.k);
+  if (!done) return 0;
+  const Tiles tiles;
+  const uint8_t* codes[16];
+  F acc[kTileRows];
+  for (int64_t first = from; first < to; first += step) {
+    const int64_t end = first + step < to ? first + step : to;
+    for (int64_t panel = first; panel < end; panel++) codes[panel - first] = spread(w, panel, (uint8_t*)scratch + (panel - first) * w.k * kLanes);
+    for (int64_t row = 0; row < done; row += kTileRows)
+      for (int64_t panel = first; panel < end; panel++) {
+        rows_by_tiles(w, panel, codes[panel - first], q, row, acc);
+        for (int r = 0; r < kTileRows; r++) emit(w, panel, acc[r], y, row + r, accumulate);
+      }
+  }
+  return done;
+}
+
 // y [rows, n] = x [rows, k] times w (+ y if accumulate). Quantised weights read q, made from x beforehand.
-static void linear(Team& team, const BatonLinear& w, const float* x, const Quantised& q, int64_t rows, float* y, bool accumulate) {
+static void linear(Team& team, const BatonLinear& w, const float* x, const Quantised& q, int64_t rows, float* y, bool accumulate, Scratch scratch) {
   const int64_t panels = (w.n + kLanes - 1) / kLanes;
-  team.split(panels, 4, [&](int64_t from, int64_t to) {
+  team.split(panels, 4, [&](int64_t from, int64_t to, int worker) {
+    const int64_t done = linear_by_tiles(w, from, to, q, rows, y, accumulate, scratch.of(worker));
+    if (done == rows) return;
     for (int64_t panel = from; panel < to; panel++) {
       if (rows == 1 && w.bits == 32 && panel + 4 <= to) {
         F acc[4];
@@ -72,7 +109,7 @@ static void linear(Team& team, const BatonLinear& w, const float* x, const Quant
         panel += 3;
         continue;
       }
-      int64_t row = 0;
+      int64_t row = done;
       for (; row + 8 <= rows; row += 8) rows_of<8>(w, panel, x, q, row, y, accumulate);
       for (; row + 4 <= rows; row += 4) rows_of<4>(w, panel, x, q, row, y, accumulate);
       for (; row + 2 <= rows; row += 2) rows_of<2>(w, panel, x, q, row, y, accumulate);
@@ -81,8 +118,9 @@ static void linear(Team& team, const BatonLinear& w, const float* x, const Quant
   });
 }
 
-static void quantise(Team& team, const BatonLinear& w, const float* x, int64_t rows, const Quantised& q) {
+static void quantise(Team& team, const BatonLinear& w, const float* x, int64_t rows, Quantised& q) {
   if (w.bits == 32) return;
+  q.rows = rows;
   team.split(rows, 1, [&](int64_t from, int64_t to) {
     for (int64_t r = from; r < to; r++) quantise_row(x + r * w.k, w.k, r, q);
   });
@@ -126,14 +164,14 @@ static void rotary_write(Team& team, const BatonModel& m, const BatonLayer& l, i
 }
 
 // Pieces go to whoever is free; with fewer pieces than threads a piece is cut by KV head.
-static void attention(Team& team, const AttentionTask& task, char* scratch) {
+static void attention(Team& team, const AttentionTask& task, Scratch scratch) {
   const BatonModel& m = *task.model;
   const BatonBatch& b = *task.batch;
   int64_t pieces = 0;
   for (int s = 0; s < b.num_seqs; s++) pieces += (b.query_start[s + 1] - b.query_start[s] + kTokenBlock - 1) / kTokenBlock;
   const int cuts = pieces < team.size() ? m.num_kv_heads : 1, heads = m.num_kv_heads / cuts;
   team.each(pieces * cuts, [&](int64_t index, int worker) {
-    char* own = scratch + worker * scratch_bytes(m);
+    char* own = scratch.of(worker);
     int64_t piece = index / cuts;
     int seq = 0;
     for (;; seq++) {
@@ -156,31 +194,31 @@ static void norm_rows(Team& team, const float* x, const float* weight, int n, fl
 // Logits [num_logits, head.n] of the wanted rows; K and V of every token are in the pool when it returns.
 static void forward(Team& team, const BatonModel& m, const BatonBatch& batch, const BatonPool& pool, char* memory, float* logits) {
   Buffers b;
-  char* scratch = memory + carve(m, batch.num_tokens, batch.num_logits, memory, &b);
+  const Scratch scratch = {memory + carve(m, batch.num_tokens, batch.num_logits, memory, &b), scratch_bytes(m)};
   const int64_t tokens = batch.num_tokens;
   for (int64_t t = 0; t < tokens; t++) embed(m.embedding, batch.token_ids[t], b.x + t * m.hidden);
   for (int i = 0; i < m.num_layers; i++) {
     const BatonLayer& l = m.layers[i];
     norm_rows(team, b.x, l.attn_norm, m.hidden, m.eps, tokens, b.normed);
     quantise(team, l.qkv, b.normed, tokens, b.q);
-    linear(team, l.qkv, b.normed, b.q, tokens, b.qkv, false);
+    linear(team, l.qkv, b.normed, b.q, tokens, b.qkv, false, scratch);
     rotary_write(team, m, l, i, batch, pool, b.qkv);
     attention(team, {&m, &pool, &batch, i, l.window, b.qkv, l.qkv.n, b.attended}, scratch);
     quantise(team, l.out, b.attended, tokens, b.q);
-    linear(team, l.out, b.attended, b.q, tokens, b.x, true);
+    linear(team, l.out, b.attended, b.q, tokens, b.x, true, scratch);
     norm_rows(team, b.x, l.ffn_norm, m.hidden, m.eps, tokens, b.normed);
     quantise(team, l.gate_up, b.normed, tokens, b.q);
-    linear(team, l.gate_up, b.normed, b.q, tokens, b.gate_up, false);
+    linear(team, l.gate_up, b.normed, b.q, tokens, b.gate_up, false, scratch);
     team.split(tokens, 1, [&](int64_t from, int64_t to) {
       for (int64_t t = from; t < to; t++) silu_gate(b.gate_up + t * 2 * m.ffn, m.ffn, b.gated + t * m.ffn);
     });
     quantise(team, l.down, b.gated, tokens, b.q);
-    linear(team, l.down, b.gated, b.q, tokens, b.x, true);
+    linear(team, l.down, b.gated, b.q, tokens, b.x, true, scratch);
   }
   for (int64_t r = 0; r < batch.num_logits; r++) std::memcpy(b.picked + r * m.hidden, b.x + batch.logit_rows[r] * m.hidden, 4 * (int64_t)m.hidden);
   norm_rows(team, b.picked, m.final_norm, m.hidden, m.eps, batch.num_logits, b.normed);
   quantise(team, m.head, b.normed, batch.num_logits, b.q);
-  linear(team, m.head, b.normed, b.q, batch.num_logits, logits, false);
+  linear(team, m.head, b.normed, b.q, batch.num_logits, logits, false, scratch);
 }
 
 }}  // namespace

@@ -1,4 +1,4 @@
-// The plain C interface of one instruction set. Built once per set with -DBATON_ISA=avx512|avx2|scalar; cpu.py picks the library.
+// The plain C interface of one instruction set. Built once per set with -DBATON_ISA=amx|avx512|avx2|scalar; build.py picks the library.
 #include "forward.h"
 
 using namespace baton::BATON_ISA;
@@ -19,7 +19,7 @@ void baton_forward(void* team, const BatonModel* m, const BatonBatch* batch, con
   forward(*static_cast<Team*>(team), *m, *batch, *pool, memory, logits);
 }
 
-// y [rows, n] = x [rows, k] times w. memory: rows * k * 1.5 bytes.
+// y [rows, n] = x [rows, k] times w. memory: rows * k * 1.5 bytes, and up to k * 256 for each thread.
 void baton_linear(void* team, const BatonLinear* w, const float* x, int64_t rows, char* memory, float* y) {
   Quantised q;
   const int64_t groups = rows * (w->k / kGroup);
@@ -28,6 +28,7 @@ void baton_linear(void* team, const BatonLinear* w, const float* x, int64_t rows
   q.isums = (int32_t*)(q.sums + groups);
   q.codes = (int8_t*)(q.isums + groups);
   quantise(*static_cast<Team*>(team), *w, x, rows, q);
-  linear(*static_cast<Team*>(team), *w, x, q, rows, y, false);
+  const Scratch scratch = {(char*)(q.codes + rows * w->k), spread_bytes(w->k)};
+  linear(*static_cast<Team*>(team), *w, x, q, rows, y, false, scratch);
 }
 }

@@ -12,9 +12,10 @@ constexpr int kGroup = 32;
 
 struct Quantised {
   int8_t* codes;   // [rows, k]
-  float* scales;   // [rows, k / 32]
-  float* sums;     // [rows, k / 32], scale * sum of codes: meets the weights' shift
-  int32_t* isums;  // [rows, k / 32], 128 * sum of codes: meets the + 128 of 8-bit codes
+  float* scales;   // [k / 32, rows]: a group's rows side by side, to be broadcast from memory at fixed distances
+  float* sums;     // [k / 32, rows], scale * sum of codes: meets the weights' shift
+  int32_t* isums;  // [k / 32, rows], 128 * sum of codes: meets the + 128 of 8-bit codes
+  int64_t rows;
 };
 
 static inline void quantise_group(const float* x, int8_t* codes, float* scale, float* sum, int32_t* isum) {
@@ -33,7 +34,7 @@ static inline void quantise_group(const float* x, int8_t* codes, float* scale, f
 static inline void quantise_row(const float* x, int k, int64_t row, const Quantised& q) {
   const int groups = k / kGroup;
   for (int g = 0; g < groups; g++) {
-    const int64_t at = row * groups + g;
+    const int64_t at = g * q.rows + row;
     quantise_group(x + g * kGroup, q.codes + row * k + g * kGroup, q.scales + at, q.sums + at, q.isums + at);
   }
 }
@@ -64,7 +65,7 @@ template <int R> static inline void panel4(const BatonLinear& w, int64_t panel, 
     }
     const F scale = load_half(scales), shift = load_half(scales + 16);
     for (int r = 0; r < R; r++) {
-      const int64_t at = (row + r) * groups + g;
+      const int64_t at = g * q.rows + row + r;
       acc[r] = fma(mul(scale, splat(q.scales[at])), to_float(dots[r]), acc[r]);
       acc[r] = fma(shift, splat(q.sums[at]), acc[r]);
     }
@@ -87,7 +88,7 @@ template <int R> static inline void panel8(const BatonLinear& w, int64_t panel, 
     }
     const F scale = load_half(scales);
     for (int r = 0; r < R; r++) {
-      const int64_t at = (row + r) * groups + g;
+      const int64_t at = g * q.rows + row + r;
       acc[r] = fma(mul(scale, splat(q.scales[at])), to_float(subi(dots[r], splati(q.isums[at]))), acc[r]);
       if (w.has_shift) acc[r] = fma(load_half(scales + 16), splat(q.sums[at]), acc[r]);
     }

@@ -21,12 +21,16 @@ class Team {
   }
   int size() const { return size_; }
 
-  // body(from, to) over [0, count) in near-equal runs whose bounds are multiples of `step`.
+  // body(from, to) or body(from, to, worker) over [0, count) in near-equal runs whose bounds are multiples of `step`.
   template <class Body> void split(int64_t count, int64_t step, Body body) {
-    if (size_ == 1 || count <= step) return body(0, count);
+    const auto call = [&](int64_t from, int64_t to, int worker) {
+      if constexpr (std::is_invocable_v<Body, int64_t, int64_t, int>) body(from, to, worker);
+      else body(from, to);
+    };
+    if (size_ == 1 || count <= step) return call(0, count, 0);
     run([&](int worker) {
       const int64_t steps = (count + step - 1) / step, from = steps * worker / size_ * step, to = steps * (worker + 1) / size_ * step;
-      if (from < count) body(from, to < count ? to : count);
+      if (from < count) call(from, to < count ? to : count, worker);
     });
   }
 
