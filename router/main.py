@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from baton.cluster import lifecycle
 from baton.cluster.config import RouterConfig
-from baton.cluster.lifecycle import RunError, Shutdown, StartupError
+from baton.cluster.lifecycle import RunError, Shutdown, StartupError, cannot_listen
 from baton.cluster.registries import registry_of
 from baton.cluster.registry import MemoryRegistry, Registry, Roster
 from baton.cluster.sources import ConfigError, from_argv
@@ -94,8 +94,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        hint = f"stop what uses port {port}, or pass another --port"
-        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror}; {hint}") from error
+        raise cannot_listen(host, port, "--port", error) from error
     with listener:
         yield listener
 

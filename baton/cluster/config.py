@@ -19,6 +19,18 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Dtype = Literal["float32", "int8"]
 
 
+def _is_address(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    named = re.fullmatch(r"[\w.-]+|\[[\da-fA-F:.]+\]", host)
+    if not (named and re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= 65535):
+        raise ValueError(f"{address!r} is not host:port, such as 127.0.0.1:9000 or [::1]:9000")
+    return address
+
+
+Address = Annotated[str, AfterValidator(_is_address)]
+"""Of a process to dial. Names are looked up at each dial: the host may not be there yet."""
+
+
 def redacted(text: str) -> str:
     """`text` without what a URL in it says before its host or after its path: fit for messages."""
     return re.sub(r"(://.*)\?.*", r"\1", re.sub(r"://.*@", "://***@", text))
@@ -152,7 +164,7 @@ class RouterConfig(Config):
     """The router process: its two doors, the workers it dials, its limits."""
 
     workers: Annotated[
-        tuple[str, ...],
+        tuple[Address, ...],
         Field(
             description="Address of a worker, such as 127.0.0.1:9000; repeat for more.", json_schema_extra={"flag": "--worker"}
         ),

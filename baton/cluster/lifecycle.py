@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -24,6 +25,17 @@ LAST_WORDS_S = 5.0
 
 class StartupError(Exception):
     """A start that failed for a reason outside this program; the message names cause and fix and is shown as it is."""
+
+
+def cannot_listen(host: str, port: int, flag: str, error: OSError) -> StartupError:
+    """The error to raise for a listening address that `flag` and --host asked for in vain."""
+    if error.errno == errno.EADDRINUSE:
+        fix = f"stop what uses port {port}, or pass another {flag}"
+    elif error.errno == errno.EACCES:
+        fix = f"pass a {flag} above 1023, which needs no special rights"
+    else:
+        fix = "pass an address of this machine as --host"
+    return StartupError(f"cannot listen on {host}:{port}: {error.strerror}; {fix}")
 
 
 class RunError(Exception):

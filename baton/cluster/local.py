@@ -12,7 +12,7 @@ from typing import Any
 
 from baton.cluster.config import Config, ServeConfig
 from baton.cluster.launch import Launcher
-from baton.cluster.lifecycle import StartupError
+from baton.cluster.lifecycle import StartupError, cannot_listen
 from baton.cluster.sources import child_environ, to_argv
 from baton.cluster.supervise import Keeper, View
 from baton.cluster.tokens import draw_token
@@ -111,9 +111,7 @@ def check_port(host: str, port: int, flag: str) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise StartupError(
-                f"cannot listen on {host}:{port}: {error.strerror}; stop what uses port {port}, or pass another {flag}"
-            ) from error
+            raise cannot_listen(host, port, flag, error) from error
 
 
 async def _all(waits: list[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from baton.cluster.config import SECRET, Config, Limits, redacted
+from baton.cluster.config import SECRET, Config, Limits, RouterConfig, ServeConfig, WorkerConfig, redacted
 from baton.cluster.tokens import TOKEN_VARIABLE, TokenError, read_token_file
 from baton.wire.types import Timeouts
 
 C = TypeVar("C", bound=Config)
+PREFIX = "BATON_"
+KINDS: tuple[type[Config], ...] = (WorkerConfig, RouterConfig, ServeConfig)
 
 
 class ConfigError(Exception):
@@ -27,6 +30,7 @@ class ConfigError(Exception):
 def load(kind: type[C], flags: Mapping[str, Any], file: str | None = None, environ: Mapping[str, str] | None = None) -> C:
     """The config of `kind`; `flags` holds the fields given on the command line. Raises ConfigError."""
     environ = os.environ if environ is None else environ
+    _refuse_slips(environ)
     layers = [(f"in {file}", _from_file(kind, file)), ("in the environment", _from_environ(kind, environ)), ("", flags)]
     origins = {name: origin for origin, layer in layers for name in layer}
     values = {name: value for _, layer in layers for name, value in layer.items()}
@@ -77,13 +81,13 @@ def flag_of(kind: type[Config], name: str) -> str:
 
 
 def variable_of(name: str) -> str:
-    return "BATON_" + name.upper()
+    return PREFIX + name.upper()
 
 
 def child_environ(token: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment for a process that we start: the token, and no BATON_* setting, since its flags say everything."""
     environ = os.environ if environ is None else environ
-    return {name: value for name, value in environ.items() if not name.startswith("BATON_")} | {TOKEN_VARIABLE: token}
+    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)} | {TOKEN_VARIABLE: token}
 
 
 def _argument(field: FieldInfo) -> dict[str, Any]:
@@ -106,6 +110,17 @@ def _parsed(field: FieldInfo, value: Any) -> Any:
         parts = [value] if isinstance(value, str) else value
         return tuple(item.strip() for part in parts for item in str(part).split(",") if item.strip())
     return yaml.safe_load(value) if is_mapping(field) and isinstance(value, str) else value
+
+
+def _refuse_slips(environ: Mapping[str, str]) -> None:
+    """A variable that is nearly a setting's is a slip that would go unnoticed; others that begin alike may be anybody's."""
+    known = [variable_of(name) for kind in KINDS for name in kind.model_fields]
+    lines = []
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known and (close := difflib.get_close_matches(name, known, 1, cutoff=0.85)):
+            lines.append(f"{name} in the environment is not a setting; did you mean {close[0]}?")
+    if lines:
+        raise ConfigError("\n".join(lines))
 
 
 def _from_environ(kind: type[Config], environ: Mapping[str, str]) -> dict[str, Any]:

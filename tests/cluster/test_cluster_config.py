@@ -76,6 +76,33 @@ def test_a_wrong_setting_names_its_source(tmp_path):
     assert f"preffil in {file} is not a setting" in message
 
 
+@pytest.mark.parametrize("address", ["foo", ":9000", "foo:", "foo:0", "foo:65536", "foo:x", "http://foo:80", "::1:80", "a b:1"])
+def test_an_address_that_cannot_be_dialled_is_refused(address):
+    with pytest.raises(ConfigError, match=r"--worker.*is not host:port, such as 127\.0\.0\.1:9000"):
+        load(RouterConfig, {"workers": [address]}, None, TOKEN)
+
+
+def test_addresses_may_be_names_and_both_kinds_of_numbers():
+    addresses = ("prefill-0.workers.svc:9000", "10.0.0.1:1", "[::1]:65535", "my_host:80")
+    assert load(RouterConfig, {"workers": ",".join(addresses)}, None, TOKEN).workers == addresses
+
+
+@pytest.mark.parametrize("kind", [WorkerConfig, RouterConfig, ServeConfig])
+def test_a_variable_that_is_nearly_a_setting_is_a_slip(kind):
+    with pytest.raises(ConfigError, match="BATON_BLOK_SIZE in the environment is not a setting; did you mean BATON_BLOCK_SIZE"):
+        load(kind, {}, None, TOKEN | {"BATON_BLOK_SIZE": "16"})
+
+
+def test_variables_of_other_commands_and_other_programs_are_let_be():
+    theirs = {
+        "BATON_PREFILL": "2",
+        "BATON_URL": "http://h",
+        "BATON_SERVICE_HOST": "10.0.0.1",
+        "BATON_PORT_8000_TCP": "tcp://h:1",
+    }
+    assert load(WorkerConfig, {}, None, TOKEN | theirs) == WorkerConfig(cluster_token="t")
+
+
 def test_a_token_does_not_belong_in_a_file_of_settings(tmp_path):
     file = tmp_path / "baton.yaml"
     file.write_text("cluster_token: hush\n")

@@ -212,6 +212,11 @@ def test_a_taken_port_is_named_with_its_flag():
             check_port("127.0.0.1", port, "--port")
 
 
+def test_an_address_of_another_machine_is_named_with_its_flag():
+    with pytest.raises(StartupError, match=r"203\.0\.113\.1:0: Cannot assign.*address of this machine as --host"):
+        check_port("203.0.113.1", 0, "--port")
+
+
 async def test_a_taken_port_stops_the_start_before_any_process(launcher):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
