@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Self
 
 from baton.wire.errors import BatonError, Cancelled
 from router.request import Piece, Pieces
@@ -40,13 +41,16 @@ class PieceBuffer:
             self._closed, self._error = True, error
             self._wake()
 
-    async def take(self) -> Pieces:
-        """All that waits, at most one piece per choice; empty at the end. Raises the error that ended it."""
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Pieces:
+        """All that waits, at most one piece per choice. Raises the error that ended it, if any, behind the last."""
         while not (self._waiting or self._closed):
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        if not self._waiting and self._error is not None:
-            raise self._error
+        if not self._waiting:
+            raise self._error or StopAsyncIteration
         waiting, self._waiting, self._num_bytes = self._waiting, {}, 0
         return [(choice, _merge(pieces)) for choice, pieces in waiting.items()]
 

@@ -118,7 +118,8 @@ class Flow:
 
     def _hear(self, source: Link, event: Event | LinkDied) -> list[Action]:
         prefill, decode = self._machine.prefill, self._machine.decode
-        self._note(source.address, event)
+        if source.address == prefill:
+            self._note(event)
         if isinstance(event, LinkDied):
             self._holdings.lose(self._plant.pool.worker(source.address))
             actions = self._machine.lost(source.address, event.lease)
@@ -136,10 +137,8 @@ class Flow:
             self._plant.placer.shun((prefill, decode))
         return actions
 
-    def _note(self, address: str, event: Event | LinkDied) -> None:
+    def _note(self, event: Event | LinkDied) -> None:
         """What prefill measured goes into the timeline; its place is free for another as soon as it has sampled or failed."""
-        if address != self._machine.prefill:
-            return
         timeline = self._life.output.timeline
         if isinstance(event, Tokens) and event.spans is not None and timeline.first_token_s is None:
             timeline.prefilled(event.spans)

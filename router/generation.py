@@ -52,9 +52,8 @@ class RunningGeneration:
         self._output = Output(request, make_text, self._timeline, plant.metrics, self._buffer)
         self._task = asyncio.create_task(self._run(), name=f"request {request.request_id}")
 
-    async def __aiter__(self) -> AsyncIterator[Pieces]:
-        while pieces := await self._buffer.take():
-            yield pieces
+    def __aiter__(self) -> AsyncIterator[Pieces]:
+        return self._buffer
 
     @property
     def usage(self) -> Usage:

@@ -31,7 +31,7 @@ class ChoiceText:
         self._tokenizer = tokenizer
         self._params = params
         self._ends = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else frozenset(params.eos_ids))
-        self._stop = StopSearch(stop, include_stop)
+        self._stop = StopSearch(stop, include_stop) if stop else None
         self._include_stop = include_stop
         self._silent = tokenizer.special_ids if skip_special else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -44,18 +44,18 @@ class ChoiceText:
         shown = self._shown(token)
         ended = token.id in self._ends and self._num_tokens > self._params.min_tokens
         last = ended or self._num_tokens >= self._params.max_tokens
-        text = self._decode(token.id, ended, last)
-        if self._num_tokens < self._params.min_tokens:
-            return Piece(text, (shown,), FinishReason.LENGTH if last else None)
+        text = self._decode(shown, ended, last)
+        finish = FinishReason.STOP if ended else FinishReason.LENGTH if last else None
+        if self._stop is None or self._num_tokens < self._params.min_tokens:
+            return Piece(text, (shown,), finish)
         found = self._stop.push(text)
         if found is not None:
             return Piece(found, (shown,), FinishReason.STOP)
-        finish = FinishReason.STOP if ended else FinishReason.LENGTH if last else None
         return Piece(self._stop.take(last), (shown,), finish)
 
-    def _decode(self, token_id: int, ended: bool, last: bool) -> str:
-        hidden = token_id in self._silent or (ended and not self._include_stop)
-        text = self._decoder.decode(b"" if hidden else self._tokenizer.token(token_id).bytes, last)
+    def _decode(self, token: TokenText, ended: bool, last: bool) -> str:
+        hidden = token.id in self._silent or (ended and not self._include_stop)
+        text = self._decoder.decode(b"" if hidden else token.bytes, last)
         self._num_chars += len(text)
         return text
 
@@ -77,9 +77,6 @@ class StopSearch:
 
     def push(self, text: str) -> str | None:
         """Adds `text`. If a stop string is complete: the text up to it, else None."""
-        if not self._stop:
-            self._held = text
-            return None
         self._held += text
         found = [(start + len(stop), start) for stop in self._stop if (start := self._held.find(stop)) >= 0]
         if not found:
@@ -89,7 +86,7 @@ class StopSearch:
 
     def take(self, everything: bool) -> str:
         """The text that can no longer belong to a stop string; or all that is held."""
-        cut = len(self._held) if everything or not self._stop else self._final_len()
+        cut = len(self._held) if everything else self._final_len()
         text, self._held = self._held[:cut], self._held[cut:]
         return text
 

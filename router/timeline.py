@@ -41,7 +41,6 @@ class Timeline:
         self._handoff = Spans()
         self.first_token_s: float | None = None
         self.second_token_s: float | None = None
-        self.last_token_s: float | None = None
         self.recoveries: list[str] = []
 
     def enter(self, phase: Phase) -> None:
@@ -54,20 +53,20 @@ class Timeline:
         self.recoveries.append(kind)
         self._move(Phase.RECOVERY)
 
-    def token(self, index: int) -> float:
-        """A token of some choice was accepted; returns the seconds since arrival."""
+    def token(self, index: int) -> None:
+        """Output token `index` of some choice was accepted."""
+        if self._phase is Phase.DECODE:
+            return  # nothing changes with it any more
         now = self._clock() - self._start
-        self.last_token_s = now
         if self.first_token_s is None:
             self.first_token_s = now
             self._move(Phase.HANDOFF)
         elif index > 0 and self.second_token_s is None:
             self.second_token_s = now
-        if self.second_token_s is not None and self._phase is not Phase.DECODE:
+        if self.second_token_s is not None:
             self._move(Phase.DECODE)
         elif self._phase is Phase.RECOVERY:
             self._move(Phase.HANDOFF)
-        return now
 
     def prefilled(self, spans: Spans) -> None:
         """What prefill measured until it sampled the first tokens."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from baton.wire.flat import pack_flat, unpack_flat
@@ -84,9 +85,13 @@ def pack_first(value: FirstToken) -> pb.FirstToken:
     return pb.FirstToken(choice=value.choice, token=pack_token(value.token), finish=finish)
 
 
+_plain_token = lru_cache(maxsize=1 << 17)(Token)
+"""Tokens without logprobs: the same object for the same id."""
+
+
 def unpack_token(message: pb.Token) -> Token:
     if not message.HasField("logprob"):
-        return Token(message.id)
+        return _plain_token(message.id)
     return Token(message.id, message.logprob, tuple(zip(message.top_ids, message.top_logprobs, strict=True)))
 
 

@@ -25,6 +25,9 @@ class Choice:
 
     def take(self, index: int, tokens: Sequence[Token]) -> list[tuple[int, Token]]:
         """Keeps what is new; returns (index, token) of all that is accepted by it."""
+        if index == len(self.ids) and not self.early:  # as nearly always
+            self.ids += [token.id for token in tokens]
+            return list(enumerate(tokens, index))
         for at, token in enumerate(tokens, index):
             if at >= len(self.ids):
                 self.early.setdefault(at, token)

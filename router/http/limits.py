@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -48,9 +49,9 @@ def _request_id(scope: Scope) -> bytes:
 
 
 def _named(send: Send, request_id: bytes) -> Send:
-    async def answer(message: Message) -> None:
+    def answer(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
-        await send(message)
+        return send(message)
 
     return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 
 from starlette.types import Receive, Send
 
@@ -29,15 +29,15 @@ class EventStream:
     def __init__(self, send: Send):
         self._send = send
 
-    async def start(self) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    def start(self) -> Awaitable[None]:
+        return self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
 
-    async def write(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+    def write(self, data: bytes) -> Awaitable[None]:
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end(self, data: bytes) -> None:
+    def end(self, data: bytes) -> Awaitable[None]:
         """The last events."""
-        await self._send({"type": "http.response.body", "body": data})
+        return self._send({"type": "http.response.body", "body": data})
 
 
 async def until_gone(receive: Receive, work: Coroutine[None, None, None]) -> bool:
