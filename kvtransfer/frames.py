@@ -4,7 +4,8 @@
     └ KvUp     └ KvFrame
 
 The library would copy the payload twice on each side. Here it is copied once, into the message, and read in place. Where the
-receiver can read the sender's pool the message names a block instead: length(1) header  number(3) block.
+receiver can read the sender's pool the message names a block instead: length(1) header  number(3) block,
+several of them in a `KvUp{run = 4: KvRun{frames = 1}}`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _NUMBERS = ("epoch", "sequence", "token_start", "token_end", "layer_start", "lay
 _SIGNED = struct.Struct("<16s6I")  # lease, then _NUMBERS
 _DIGEST = struct.Struct("<Q")
 
-_HELLO, _FRAME, _COMMIT = 1, 2, 3  # of KvUp
+_HELLO, _FRAME, _COMMIT, _RUN = 1, 2, 3, 4  # of KvUp
+_FRAMES = 1  # of KvRun
 _HEADER, _PAYLOAD, _BLOCK = 1, 2, 3  # of KvFrame
 _LEASE, _FIRST_NUMBER, _DIGEST_FIELD = 1, 2, 8  # of KvFrameHeader
 _CHECK, _CHECK_BYTES = 10, 9  # of KvCommit: tag and 8 bytes
@@ -61,9 +63,14 @@ class SharedFrame:
     read: Callable[[], memoryview]
 
 
+def hasher(header: FrameHeader) -> xxh3_64:
+    """The digest's state before the payload: `update` it with that, in one piece or several."""
+    return xxh3_64(_SIGNED.pack(header.lease, *(getattr(header, name) for name in _NUMBERS)))
+
+
 def digest(header: FrameHeader, payload: memoryview) -> int:
     """xxh3-64 over the header's other fields, packed as `_SIGNED` says, and the payload."""
-    state = xxh3_64(_SIGNED.pack(header.lease, *(getattr(header, name) for name in _NUMBERS)))
+    state = hasher(header)
     state.update(payload)
     return state.intdigest()
 
@@ -80,8 +87,13 @@ def seal(header: FrameHeader, payload: memoryview) -> Frame:
 
 def verify(frame: Frame) -> None:
     """Raises TransferError("digest") unless the frame is what its sender sealed."""
-    if digest(frame.header, frame.payload) != frame.header.digest:
-        raise TransferError("digest", f"frame {frame.header.sequence} does not have the digest that it names")
+    check(frame.header, digest(frame.header, frame.payload))
+
+
+def check(header: FrameHeader, found: int) -> None:
+    """Raises TransferError("digest") unless `found` is the digest that `header` names."""
+    if found != header.digest:
+        raise TransferError("digest", f"frame {header.sequence} does not have the digest that it names")
 
 
 def payload_bytes(layout: KvLayout, header: FrameHeader) -> int:
@@ -115,11 +127,16 @@ def encode(frame: Frame) -> bytes:
     return b"".join((length(_FRAME, len(head) + frame.payload.nbytes), head, frame.payload))
 
 
-def encode_reference(header: FrameHeader, block: int) -> bytes:
-    """The message of a sealed frame whose payload the receiver reads in the sender's `block`."""
-    packed = _encode_header(header)
-    body = b"".join((length(_HEADER, len(packed)), packed, varint(_BLOCK, block)))
-    return length(_FRAME, len(body)) + body
+def encode_run(references: Iterable[Reference]) -> bytes:
+    """The message of sealed frames whose payloads the receiver reads in the sender's blocks."""
+    bodies = [_encode_reference(reference) for reference in references]
+    run = b"".join(part for body in bodies for part in (length(_FRAMES, len(body)), body))
+    return length(_RUN, len(run)) + run
+
+
+def _encode_reference(reference: Reference) -> bytes:
+    header = _encode_header(reference.header)
+    return b"".join((length(_HEADER, len(header)), header, varint(_BLOCK, reference.block)))
 
 
 def _encode_header(header: FrameHeader) -> bytes:
@@ -154,7 +171,7 @@ def delivery(message: bytes | memoryview) -> Frame | Commit:
     return found
 
 
-def decode(message: bytes | memoryview) -> KvHello | Frame | Reference | Commit:
+def decode(message: bytes | memoryview) -> KvHello | Frame | tuple[Reference, ...] | Commit:
     """What a sender wrote. A frame's payload is a slice of `message`. TransferError("malformed") for any other bytes."""
     found = list(fields(memoryview(message)))
     if len(found) != 1:
@@ -166,7 +183,9 @@ def decode(message: bytes | memoryview) -> KvHello | Frame | Reference | Commit:
         return _decode_commit(bytes(as_bytes(value)))
     if field == _HELLO:
         return convert_kv.decode_hello(bytes(as_bytes(value)))
-    raise malformed("neither hello, frame nor commit")
+    if field == _RUN:
+        return tuple(_decode_reference(as_bytes(body)) for _, body in fields(as_bytes(value)))
+    raise malformed("neither hello, frame, run nor commit")
 
 
 def _decode_commit(message: bytes) -> Commit:
@@ -176,17 +195,21 @@ def _decode_commit(message: bytes) -> Commit:
     return convert_kv.decode_commit(body)
 
 
-def _decode_frame(view: memoryview) -> Frame | Reference:
+def _decode_frame(view: memoryview) -> Frame:
     header, payload = memoryview(b""), memoryview(b"")
-    block: int | None = None
     for field, value in fields(view):
         if field == _HEADER:
             header = as_bytes(value)
         elif field == _PAYLOAD:
             payload = as_bytes(value)
-        elif field == _BLOCK:
-            block = as_number(value, 32)
-    return Frame(_decode_header(header), payload) if block is None else Reference(_decode_header(header), block)
+    return Frame(_decode_header(header), payload)
+
+
+def _decode_reference(view: memoryview) -> Reference:
+    found = dict(fields(view))
+    if found.keys() != {_HEADER, _BLOCK}:
+        raise malformed("a frame of a run is its header and its block")
+    return Reference(_decode_header(as_bytes(found[_HEADER])), as_number(found[_BLOCK], 32))
 
 
 def _decode_header(view: memoryview) -> FrameHeader:

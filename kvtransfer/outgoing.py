@@ -13,7 +13,7 @@ from itertools import islice
 from baton.wire.errors import TransferError
 from baton.wire.types import Failed, FirstToken, FrameHeader, KvAnswer, LeaseId
 from kvtransfer import frames
-from kvtransfer.forms import COPIED, form_of
+from kvtransfer.forms import COPIED, Sealed, form_of
 from kvtransfer.pair import Pair
 from kvtransfer.protocol.sender import Action, Report, SendAttempt, SendCommit, Ship
 from kvtransfer.store import BlockStore
@@ -166,20 +166,19 @@ class Outgoing:
         finally:
             for header in headers:
                 self._machine.sent(header)
-        for header, message in zip(headers, messages, strict=True):
-            self._num_bytes += frames.payload_bytes(self._store.layout, header)
+        self._num_bytes += sum(frames.payload_bytes(self._store.layout, header) for header in headers)
+        for message in messages:
             await self._pair.send(message)
 
     def _read(self, headers: list[FrameHeader]) -> tuple[list[FrameHeader], list[bytes]]:
         """On the KV thread: hashes the blocks' bytes, and copies them where the transport needs a copy."""
-        sealed, messages = [], []
-        for header in headers:
-            run = (header.token_start, header.token_end, header.layer_start, header.layer_end)
-            frame = frames.seal(header, self._store.gather(self._block_ids, *run))
-            block = self._block_ids[header.token_start // self._store.layout.block_size]
-            sealed.append(frame.header)
-            messages.append(self._form.pack(frame, block))
-        return sealed, messages
+        sealed = [self._seal(header) for header in headers]
+        return [frame.header for frame, _ in sealed], self._form.pack(sealed)
+
+    def _seal(self, header: FrameHeader) -> Sealed:
+        run = (header.token_start, header.token_end, header.layer_start, header.layer_end)
+        block = self._block_ids[header.token_start // self._store.layout.block_size]
+        return frames.seal(header, self._store.gather(self._block_ids, *run)), block
 
     def _expect_answer(self) -> None:
         if self._outcome is None:

@@ -87,6 +87,7 @@ class RouterMetrics:
     def transferred(self, spans: Spans) -> None:
         """A handoff's KV arrived."""
         if spans.transfer_bytes:
+            self._transfers.labels(spans.transport).inc()
             self._transfer_bytes.inc(spans.transfer_bytes)
             self._transfer_s.observe(spans.transfer_s)
 
@@ -138,6 +139,7 @@ class RouterMetrics:
         self._request_output = self._histogram("request_generation_tokens", "Output tokens of a request.", TOKENS)
 
     def _make_transfers(self) -> None:
+        self._transfers = self._counter("transfers", "Handoffs whose KV arrived, by transport.", "transport")
         self._transfer_bytes = self._counter("transfer_bytes", "KV bytes handed over.")
         self._transfer_s = self._histogram("transfer_seconds", "First KV byte to the commit's answer.", PART_S)
         self._transfers_failed = self._counter("transfers_failed", "Handoffs that failed.")

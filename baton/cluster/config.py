@@ -210,6 +210,7 @@ class ServeConfig(Config):
     model: ModelPath = ""
     prefill: Annotated[Count, Field(description="Number of prefill workers.")] = 1
     decode: Annotated[Count, Field(description="Number of decode workers.")] = 1
+    both: Annotated[int, Field(ge=0, description="Number of workers in both roles, instead of --prefill and --decode.")] = 0
     host: Host = "127.0.0.1"
     port: Annotated[Port, Field(description="Port of the HTTP door; 0: any free one.")] = 8000
     grpc_port: Annotated[Port, Field(description="Port of the gRPC door; 0: any free one.")] = 8001
@@ -229,6 +230,12 @@ class ServeConfig(Config):
     limits: Annotated[Limits, Field(description="Limits for clients, such as '{num_prompts: 8}'.")] = Limits()
     timeouts: Waits = Timeouts()
     log_level: LogLevel = "info"
+
+    @model_validator(mode="after")
+    def _roles_are_one_set_up(self) -> Self:
+        if self.both and {"prefill", "decode"} & self.model_fields_set:
+            raise ValueError(f"--both {self.both} stands instead of --prefill and --decode; give the one or the others")
+        return self
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:

@@ -93,14 +93,20 @@ def plan(config: ServeConfig) -> list[tuple[str, Role, tuple[int, ...]]]:
 
     Two thread teams on shared cores wait for each other at every barrier: an equal share each, one core kept for the router.
     """
-    names = [(f"prefill-{i}", Role.PREFILL) for i in range(config.prefill)]
-    names += [(f"decode-{i}", Role.DECODE) for i in range(config.decode)]
+    names = _names(config)
     cores = sorted(os.sched_getaffinity(0))
     share = config.threads or max(1, (len(cores) - 1) // len(names))
     return [
         (name, role, tuple(dict.fromkeys(cores[(index * share + k) % len(cores)] for k in range(share))))
         for index, (name, role) in enumerate(names)
     ]
+
+
+def _names(config: ServeConfig) -> list[tuple[str, Role]]:
+    if config.both:
+        return [(f"both-{i}", Role.BOTH) for i in range(config.both)]
+    prefill = [(f"prefill-{i}", Role.PREFILL) for i in range(config.prefill)]
+    return prefill + [(f"decode-{i}", Role.DECODE) for i in range(config.decode)]
 
 
 def check_port(host: str, port: int, flag: str) -> None:

@@ -46,10 +46,10 @@ class FakeNetwork:
 class FakeChannel:
     """A Channel whose messages are taken as they are written, once `deliver` has decoded them."""
 
-    def __init__(self, sink: Sink, transport: str = "fake", deliver: Callable[[bytes], Delivery] = frames.delivery) -> None:
+    def __init__(self, sink: Sink, transport: str = "fake", deliver: Callable[[bytes], list[Delivery]] | None = None) -> None:
         self.transport = transport
         self._sink = sink
-        self._deliver = deliver
+        self._deliver = deliver or (lambda message: [frames.delivery(message)])
         self._answers: asyncio.Queue[KvAnswer | None] = asyncio.Queue()
         self._lost: str | None = None
 
@@ -57,7 +57,7 @@ class FakeChannel:
         if self._lost is not None:
             raise TransferError("channel_lost", self._lost)
         try:
-            answers = await self._sink.take([self._deliver(message)])
+            answers = await self._sink.take(self._deliver(message))
         except TransferError as error:
             self.lose(error.message)
             raise TransferError("channel_lost", error.message) from error

@@ -18,7 +18,7 @@ from baton.wire import convert_kv
 from baton.wire.errors import TransferError
 from baton.wire.types import KvEndpoint, KvHello, Timeouts
 from kvtransfer import frames
-from kvtransfer.frames import Reference, SharedFrame
+from kvtransfer.frames import SharedFrame
 from kvtransfer.memory import BlockMemory, SharedPool, map_pool
 from kvtransfer.transports.base import Delivery, Sink
 from kvtransfer.transports.listener import Listener, converse
@@ -107,18 +107,18 @@ class ShmServer:
 
     async def _take(self, messages: Messages, pool: BlockMemory) -> None:
         while True:
-            deliveries = [deliver(pool, message) for message in await messages.receive()]
+            deliveries = [delivery for message in await messages.receive() for delivery in deliver(pool, message)]
             answers = await self._sink.take(deliveries)
             if answers:
                 await messages.send([convert_kv.encode_answer(answer) for answer in answers])
 
 
-def deliver(pool: BlockMemory, message: bytes) -> Delivery:
-    """A message whose payload, if it has one, lies in `pool`."""
+def deliver(pool: BlockMemory, message: bytes) -> list[Delivery]:
+    """What a message brings whose payloads lie in `pool`."""
     found = frames.decode(message)
-    if isinstance(found, Reference):
-        return SharedFrame(found.header, partial(pool.read, found.header, found.block))
-    return frames.delivery(message)
+    if isinstance(found, tuple):
+        return [SharedFrame(one.header, partial(pool.read, one.header, one.block)) for one in found]
+    return [frames.delivery(message)]
 
 
 async def _receive_descriptors(sock: socket.socket) -> tuple[bytes, list[int]]:

@@ -10,6 +10,7 @@ from baton.cluster.config import ServeConfig, WorkerConfig
 from baton.cluster.lifecycle import StartupError
 from baton.cluster.local import Doors, LocalCluster, check_port, plan
 from baton.cluster.sources import from_argv
+from baton.wire.types import Role
 
 DEADLINE_S = 30
 
@@ -240,3 +241,10 @@ async def test_a_taken_port_stops_the_start_before_any_process(launcher):
 def test_cpus_are_dealt_out_without_sharing_while_there_are_enough(monkeypatch, cores, prefill, decode, cpus):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
     assert [share for _, _, share in plan(ServeConfig(prefill=prefill, decode=decode))] == cpus
+
+
+def test_workers_in_both_roles_stand_instead_of_the_others(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2})
+    assert plan(ServeConfig(both=2)) == [("both-0", Role.BOTH, (0,)), ("both-1", Role.BOTH, (1,))]
+    with pytest.raises(ValueError, match="--both 2 stands instead of --prefill and --decode"):
+        ServeConfig(both=2, decode=1)

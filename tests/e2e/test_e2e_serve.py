@@ -146,3 +146,16 @@ def test_an_open_address_must_be_said_aloud(scripted):
     code, err = refusal("serve", str(scripted), "--host", "0.0.0.0")
     assert code == 2
     assert "--insecure" in err
+
+
+def test_one_worker_in_both_roles_serves_alone(scripted):
+    served = Served(str(scripted), "--both", "1", "--port", "0", "--grpc-port", "0", "--kv-blocks", "64", "--block-size", "16")
+    try:
+        assert len(served.children()) == 2
+        body = {"model": "scripted", "prompt": "A", "max_tokens": 50, "temperature": 0}
+        answer = httpx.post(f"{served.url}/v1/completions", json=body, trust_env=False, timeout=DEADLINE_S).json()
+        assert answer["choices"][0]["text"] == "bcdefghij"
+        assert served.end(signal.SIGINT)[0] == 0
+    finally:
+        served.popen.kill()
+        served.popen.communicate()

@@ -16,6 +16,7 @@ from transfer_support import FIRST, SHORT, Cluster, cluster, faulty
 
 from baton.wire.errors import TransferError
 from baton.wire.types import KvAnswer
+from kvtransfer.forms import form_of
 from kvtransfer.transports.base import Connect
 
 TRIALS = int(os.environ.get("BATON_TRIALS", "300"))
@@ -66,8 +67,10 @@ class Fault:
 
 
 def num_messages(both: Cluster, total_len: int, num_cached: int) -> int:
+    """One for each of prefill's blocks, or for a run of them, and the commit."""
     blocks = (total_len - 1) // both.prefill.layout.block_size - num_cached // both.prefill.layout.block_size + 1
-    return blocks + 1
+    pieces = form_of(both.kind).num_pieces if both.kind == "shm" else 1
+    return -(-blocks // pieces) + 1
 
 
 async def run_trial(both: Cluster, arm: Callable[[Fault], None], rng: random.Random) -> None:

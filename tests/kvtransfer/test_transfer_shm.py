@@ -92,7 +92,9 @@ async def test_kv_that_changes_after_its_digest_was_taken_is_refused(decode_bloc
 async def test_a_block_that_the_sender_does_not_have_is_refused() -> None:
     def elsewhere(message: bytes) -> list[bytes]:
         found = frames.decode(message)
-        return [frames.encode_reference(found.header, 10_000)] if isinstance(found, frames.Reference) else [message]
+        if not isinstance(found, tuple):
+            return [message]
+        return [frames.encode_run(frames.Reference(one.header, 10_000) for one in found)]
 
     async with cluster("shm", wrap=lambda connect: faulty(connect, elsewhere)) as both:
         with pytest.raises(TransferError) as caught:

@@ -165,6 +165,7 @@ class Cluster:
     sender: Sender
     receiver: Receiver
     target: DecodeTarget
+    kind: str
     commits: list[Commit] = field(default_factory=list)
 
     def begin(
@@ -245,7 +246,7 @@ async def cluster(
     async with listening(kind, receiver, prefill) as (address, connect):
         sender = Sender(prefill, hello, TOKEN, timeouts, wrap(connect))
         try:
-            yield Cluster(prefill, decode, sender, receiver, DecodeTarget(address, b"D" * 16))
+            yield Cluster(prefill, decode, sender, receiver, DecodeTarget(address, b"D" * 16), kind)
         finally:
             await sender.stop()
             receiver.stop()

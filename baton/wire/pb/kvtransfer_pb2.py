@@ -25,33 +25,35 @@ _sym_db = _symbol_database.Default()
 from baton.wire.pb import worker_pb2 as baton_dot_wire_dot_pb_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x61ton/wire/pb/kvtransfer.proto\x12\x08\x62\x61ton.v1\x1a\x1a\x62\x61ton/wire/pb/worker.proto\"|\n\x04KvUp\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.baton.v1.KvHelloH\x00\x12\"\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.baton.v1.KvFrameH\x00\x12$\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x12.baton.v1.KvCommitH\x00\x42\x06\n\x04kind\"a\n\x06KvDown\x12#\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x12.baton.v1.KvAnswer\x12\x0c\n\x04open\x18\x02 \x01(\x08\x12$\n\x07refusal\x18\x03 \x01(\x0b\x32\x13.baton.v1.KvRefusal\",\n\tKvRefusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"3\n\x08KvOffers\x12\'\n\tendpoints\x18\x01 \x03(\x0b\x32\x14.baton.v1.KvEndpoint\"0\n\nKvEndpoint\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x7f\n\x07KvHello\x12\x0e\n\x06sender\x18\x01 \x01(\x0c\x12\x10\n\x08receiver\x18\x02 \x01(\x0c\x12$\n\x08identity\x18\x03 \x01(\x0b\x32\x12.baton.v1.Identity\x12,\n\x0c\x63\x61pabilities\x18\x04 \x01(\x0b\x32\x16.baton.v1.Capabilities\"a\n\x07KvFrame\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x17.baton.v1.KvFrameHeader\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x12\n\x05\x62lock\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_block\"\x9f\x01\n\rKvFrameHeader\x12\r\n\x05lease\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x13\n\x0btoken_start\x18\x04 \x01(\r\x12\x11\n\ttoken_end\x18\x05 \x01(\r\x12\x13\n\x0blayer_start\x18\x06 \x01(\r\x12\x11\n\tlayer_end\x18\x07 \x01(\r\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x06\"\xcb\x01\n\x08KvCommit\x12\r\n\x05lease\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\r\x12#\n\x05\x66irst\x18\x04 \x03(\x0b\x32\x14.baton.v1.FirstToken\x12\x13\n\x0b\x63over_start\x18\x05 \x01(\r\x12\x11\n\tcover_end\x18\x06 \x01(\r\x12\x12\n\nnum_layers\x18\x07 \x01(\r\x12\x12\n\nnum_frames\x18\x08 \x01(\r\x12\x0e\n\x06\x64igest\x18\t \x01(\x06\x12\r\n\x05\x63heck\x18\n \x01(\x06\"D\n\x08KvAnswer\x12\r\n\x05lease\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\n\n\x02ok\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t2j\n\nKvTransfer\x12.\n\x05Offer\x12\x11.baton.v1.KvHello\x1a\x12.baton.v1.KvOffers\x12,\n\x04Push\x12\x0e.baton.v1.KvUp\x1a\x10.baton.v1.KvDown(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x61ton/wire/pb/kvtransfer.proto\x12\x08\x62\x61ton.v1\x1a\x1a\x62\x61ton/wire/pb/worker.proto\"\x9c\x01\n\x04KvUp\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.baton.v1.KvHelloH\x00\x12\"\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.baton.v1.KvFrameH\x00\x12$\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x12.baton.v1.KvCommitH\x00\x12\x1e\n\x03run\x18\x04 \x01(\x0b\x32\x0f.baton.v1.KvRunH\x00\x42\x06\n\x04kind\"a\n\x06KvDown\x12#\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x12.baton.v1.KvAnswer\x12\x0c\n\x04open\x18\x02 \x01(\x08\x12$\n\x07refusal\x18\x03 \x01(\x0b\x32\x13.baton.v1.KvRefusal\",\n\tKvRefusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"3\n\x08KvOffers\x12\'\n\tendpoints\x18\x01 \x03(\x0b\x32\x14.baton.v1.KvEndpoint\"0\n\nKvEndpoint\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x7f\n\x07KvHello\x12\x0e\n\x06sender\x18\x01 \x01(\x0c\x12\x10\n\x08receiver\x18\x02 \x01(\x0c\x12$\n\x08identity\x18\x03 \x01(\x0b\x32\x12.baton.v1.Identity\x12,\n\x0c\x63\x61pabilities\x18\x04 \x01(\x0b\x32\x16.baton.v1.Capabilities\"a\n\x07KvFrame\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x17.baton.v1.KvFrameHeader\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x12\n\x05\x62lock\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_block\"*\n\x05KvRun\x12!\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x11.baton.v1.KvFrame\"\x9f\x01\n\rKvFrameHeader\x12\r\n\x05lease\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x13\n\x0btoken_start\x18\x04 \x01(\r\x12\x11\n\ttoken_end\x18\x05 \x01(\r\x12\x13\n\x0blayer_start\x18\x06 \x01(\r\x12\x11\n\tlayer_end\x18\x07 \x01(\r\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x06\"\xcb\x01\n\x08KvCommit\x12\r\n\x05lease\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\r\x12#\n\x05\x66irst\x18\x04 \x03(\x0b\x32\x14.baton.v1.FirstToken\x12\x13\n\x0b\x63over_start\x18\x05 \x01(\r\x12\x11\n\tcover_end\x18\x06 \x01(\r\x12\x12\n\nnum_layers\x18\x07 \x01(\r\x12\x12\n\nnum_frames\x18\x08 \x01(\r\x12\x0e\n\x06\x64igest\x18\t \x01(\x06\x12\r\n\x05\x63heck\x18\n \x01(\x06\"D\n\x08KvAnswer\x12\r\n\x05lease\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\n\n\x02ok\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t2j\n\nKvTransfer\x12.\n\x05Offer\x12\x11.baton.v1.KvHello\x1a\x12.baton.v1.KvOffers\x12,\n\x04Push\x12\x0e.baton.v1.KvUp\x1a\x10.baton.v1.KvDown(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.wire.pb.kvtransfer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KVUP']._serialized_start=72
-  _globals['_KVUP']._serialized_end=196
-  _globals['_KVDOWN']._serialized_start=198
-  _globals['_KVDOWN']._serialized_end=295
-  _globals['_KVREFUSAL']._serialized_start=297
-  _globals['_KVREFUSAL']._serialized_end=341
-  _globals['_KVOFFERS']._serialized_start=343
-  _globals['_KVOFFERS']._serialized_end=394
-  _globals['_KVENDPOINT']._serialized_start=396
-  _globals['_KVENDPOINT']._serialized_end=444
-  _globals['_KVHELLO']._serialized_start=446
-  _globals['_KVHELLO']._serialized_end=573
-  _globals['_KVFRAME']._serialized_start=575
-  _globals['_KVFRAME']._serialized_end=672
-  _globals['_KVFRAMEHEADER']._serialized_start=675
-  _globals['_KVFRAMEHEADER']._serialized_end=834
-  _globals['_KVCOMMIT']._serialized_start=837
-  _globals['_KVCOMMIT']._serialized_end=1040
-  _globals['_KVANSWER']._serialized_start=1042
-  _globals['_KVANSWER']._serialized_end=1110
-  _globals['_KVTRANSFER']._serialized_start=1112
-  _globals['_KVTRANSFER']._serialized_end=1218
+  _globals['_KVUP']._serialized_start=73
+  _globals['_KVUP']._serialized_end=229
+  _globals['_KVDOWN']._serialized_start=231
+  _globals['_KVDOWN']._serialized_end=328
+  _globals['_KVREFUSAL']._serialized_start=330
+  _globals['_KVREFUSAL']._serialized_end=374
+  _globals['_KVOFFERS']._serialized_start=376
+  _globals['_KVOFFERS']._serialized_end=427
+  _globals['_KVENDPOINT']._serialized_start=429
+  _globals['_KVENDPOINT']._serialized_end=477
+  _globals['_KVHELLO']._serialized_start=479
+  _globals['_KVHELLO']._serialized_end=606
+  _globals['_KVFRAME']._serialized_start=608
+  _globals['_KVFRAME']._serialized_end=705
+  _globals['_KVRUN']._serialized_start=707
+  _globals['_KVRUN']._serialized_end=749
+  _globals['_KVFRAMEHEADER']._serialized_start=752
+  _globals['_KVFRAMEHEADER']._serialized_end=911
+  _globals['_KVCOMMIT']._serialized_start=914
+  _globals['_KVCOMMIT']._serialized_end=1117
+  _globals['_KVANSWER']._serialized_start=1119
+  _globals['_KVANSWER']._serialized_end=1187
+  _globals['_KVTRANSFER']._serialized_start=1189
+  _globals['_KVTRANSFER']._serialized_end=1295
 # @@protoc_insertion_point(module_scope)

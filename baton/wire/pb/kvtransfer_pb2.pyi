@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class KvUp(_message.Message):
-    __slots__ = ("hello", "frame", "commit")
+    __slots__ = ("hello", "frame", "commit", "run")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     hello: KvHello
     frame: KvFrame
     commit: KvCommit
-    def __init__(self, hello: _Optional[_Union[KvHello, _Mapping]] = ..., frame: _Optional[_Union[KvFrame, _Mapping]] = ..., commit: _Optional[_Union[KvCommit, _Mapping]] = ...) -> None: ...
+    run: KvRun
+    def __init__(self, hello: _Optional[_Union[KvHello, _Mapping]] = ..., frame: _Optional[_Union[KvFrame, _Mapping]] = ..., commit: _Optional[_Union[KvCommit, _Mapping]] = ..., run: _Optional[_Union[KvRun, _Mapping]] = ...) -> None: ...
 
 class KvDown(_message.Message):
     __slots__ = ("answers", "open", "refusal")
@@ -70,6 +72,12 @@ class KvFrame(_message.Message):
     payload: bytes
     block: int
     def __init__(self, header: _Optional[_Union[KvFrameHeader, _Mapping]] = ..., payload: _Optional[bytes] = ..., block: _Optional[int] = ...) -> None: ...
+
+class KvRun(_message.Message):
+    __slots__ = ("frames",)
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    frames: _containers.RepeatedCompositeFieldContainer[KvFrame]
+    def __init__(self, frames: _Optional[_Iterable[_Union[KvFrame, _Mapping]]] = ...) -> None: ...
 
 class KvFrameHeader(_message.Message):
     __slots__ = ("lease", "epoch", "sequence", "token_start", "token_end", "layer_start", "layer_end", "digest")
