@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from transfer_support import NumpyStore, hello_of
+from transfer_support import FIRST, LEASE, TOKEN, NumpyStore, cluster, faulty, hello_of
 
 from baton.wire.errors import PairingRefused, TransferError
-from baton.wire.types import DecodeTarget, KvAnswer, KvEndpoint, KvHello, Timeouts
+from baton.wire.types import DecodeTarget, Fenced, KvAnswer, KvEndpoint, KvHello, Timeouts
 from kvtransfer.dialer import FAILED_S, Dialer
+from kvtransfer.sender import Sender
+from kvtransfer.transports import tcp as kv_tcp
 from kvtransfer.transports.base import Connect
+from kvtransfer.transports.shm import ShmConnect
+from kvtransfer.transports.tcp import TcpServer
 
 TARGET = DecodeTarget("host:1", b"D" * 16)
 HELLO = hello_of(NumpyStore(num_blocks=1))
@@ -122,3 +126,32 @@ async def test_a_failure_is_forgotten_after_a_while_and_concerns_one_life_of_one
     assert await world.transport() == "tcp"
     world.now += FAILED_S
     assert await world.transport() == "shm"
+
+
+async def test_an_attempt_that_shared_memory_failed_is_followed_by_one_over_tcp() -> None:
+    """The real transports between one pair: damage on the first, the next one whole."""
+
+    def damage(message: bytes) -> list[bytes]:
+        return [message[:40] + bytes([message[40] ^ 1]) + message[41:]]
+
+    async with cluster("shm") as both, TcpServer(both.receiver, TOKEN, "127.0.0.1") as tcp:
+        offers = (KvEndpoint("shm", both.target.address), KvEndpoint("tcp", f"127.0.0.1{tcp.endpoint.address}"))
+
+        async def ask(address: str, hello: KvHello, token: str, timeouts: Timeouts) -> tuple[KvEndpoint, ...]:
+            return offers
+
+        ways: dict[str, Connect] = {"shm": faulty(ShmConnect(both.prefill.shared), damage), "tcp": kv_tcp.connect}
+        dialer = Dialer(ways, ask)
+        sender = Sender(both.prefill, lambda target: both.hello, TOKEN, Timeouts(), dialer.connect, dialer.failed)
+        both.sender, before = sender, both.sender
+        first = both.begin(40)
+        with pytest.raises(TransferError):
+            await first.commit(0, FIRST)
+        assert await both.receiver.fence(LEASE, 2, 40, 0) == Fenced(LEASE, 2, 0)
+        second = both.begin(40, epoch=2, expect=False)
+        assert (await second.commit(0, FIRST)).ok
+        assert (first.facts.transport, second.facts.transport) == ("shm", "tcp")
+        assert both.arrived(40)
+        await both.receiver.close(LEASE)
+        await sender.stop()
+        both.sender = before
