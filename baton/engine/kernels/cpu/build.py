@@ -119,8 +119,8 @@ def _cache_directory() -> Path:
 
 @cache
 def _may_use_tiles() -> bool:
-    """Asks Linux for the matrix unit's registers, which a process has only on demand: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
-    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+    """Asks Linux for the matrix unit's registers, given on demand: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
+    return bool(ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0)
 
 
 @cache
