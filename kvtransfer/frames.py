@@ -184,7 +184,7 @@ def decode(message: bytes | memoryview) -> KvHello | Frame | tuple[Reference, ..
     if field == _HELLO:
         return convert_kv.decode_hello(bytes(as_bytes(value)))
     if field == _RUN:
-        return tuple(_decode_reference(as_bytes(body)) for _, body in fields(as_bytes(value)))
+        return tuple(_decode_run(as_bytes(value)))
     raise malformed("neither hello, frame, run nor commit")
 
 
@@ -203,6 +203,13 @@ def _decode_frame(view: memoryview) -> Frame:
         elif field == _PAYLOAD:
             payload = as_bytes(value)
     return Frame(_decode_header(header), payload)
+
+
+def _decode_run(view: memoryview) -> Iterator[Reference]:
+    for field, body in fields(view):
+        if field != _FRAMES:
+            raise malformed("a run is frames alone")
+        yield _decode_reference(as_bytes(body))
 
 
 def _decode_reference(view: memoryview) -> Reference:
