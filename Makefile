@@ -30,7 +30,7 @@ $(STAMP):
 	@echo "1/4 creating .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "2/4 installing torch"
-	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	@echo "3/4 installing Baton and its tools"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,dev]'
 	@echo "4/4 installing the bundled model (98 MB)"
