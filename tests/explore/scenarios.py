@@ -28,6 +28,8 @@ QUICK = (
 
 _FINE = Scenario("", reduced=False)
 
+WANDERED = replace(_FINE, name="any two faults, every order")
+
 THOROUGH = (
     *QUICK,
     replace(_COARSE, name="any two faults", prompt_len=2),
@@ -36,5 +38,5 @@ THOROUGH = (
     replace(_COARSE, name="two choices, any one fault", num_choices=2, num_faults=1, prompt_len=2),
     replace(_COARSE, name="two requests at once", num_requests=2, num_faults=1, max_tokens=2, prompt_len=2),
     replace(_COARSE, name="two requests for one slot", num_requests=2, num_workers=1, num_faults=1, max_tokens=2, prompt_len=1),
-    replace(_FINE, name="any two faults, every order"),
+    WANDERED,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections import deque
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 from tests.explore import nodes, routing, steps
 from tests.explore.snapshot import Keys, Part
 from tests.explore.world import Channels, Faults, Link, Router, Scenario, Violation, World
+
+FAULT_CHANCE = 0.06
+"""Of a random step: two faults then fall anywhere in a walk of about 40 steps."""
 
 CameFrom = dict[bytes, tuple[bytes, int]]
 """By state: the one it was first reached from, and the number of the step there."""
@@ -70,6 +74,47 @@ def explore(scenario: Scenario, max_states: int | None = None, *, shortest: bool
         if max_states is not None and len(came_from) > max_states:
             raise RuntimeError(f"{scenario.name}: more than {max_states} states")
     return Explored(len(came_from), num_steps, num_endings)
+
+
+def wander(scenario: Scenario, num_walks: int, seed: int) -> int:
+    """Walks at random from the start until nothing moves any more, `num_walks` times: for what is too large to visit whole.
+
+    The number of steps taken. Raises Violation at the first bad state, telling how it came about.
+    """
+    rng, num_steps = random.Random(seed), 0
+    for _ in range(num_walks):
+        came_from: CameFrom = {}
+        world = start(scenario)
+        key = _key(world)
+        came_from[key] = (b"", 0)
+        while (taken := _stray(scenario, world, key, came_from, rng)) is not None:
+            world, key = taken
+            num_steps += 1
+        wrong = check_end(world)
+        if wrong is not None:
+            raise Violation(_story(scenario, came_from, key, None, wrong))
+    return num_steps
+
+
+def _stray(scenario: Scenario, world: World, key: bytes, came_from: CameFrom, rng: random.Random) -> tuple[World, bytes] | None:
+    """One random step to a state new to this walk, a fault now and then; None where no ordinary step leads on."""
+    numbered = list(enumerate(steps.every(world)))
+    rng.shuffle(numbered)
+    if rng.random() > FAULT_CHANCE:
+        numbered.sort(key=lambda one: not one[1][0])
+    for number, (_, (act, args)) in numbered:
+        following = world.fork()
+        try:
+            act(following, *args)
+            routing.hear_losses(following)
+        except (Violation, ValueError, LookupError) as violation:
+            raise Violation(_story(scenario, came_from, key, number, repr(violation))) from violation
+        reached = _key(following)
+        if reached in came_from:
+            continue
+        came_from[reached] = (key, number)
+        return following, reached
+    return None
 
 
 def check_end(world: World) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.explore.mutants import MUTANTS
-from tests.explore.scenarios import QUICK
-from tests.explore.search import explore
+from tests.explore.scenarios import QUICK, WANDERED
+from tests.explore.search import explore, wander
 from tests.explore.world import Scenario, Violation
 
 
@@ -15,6 +15,17 @@ def test_every_order_keeps_the_promises(scenario, record_property):
     found = explore(scenario, max_states=200_000)
     record_property("states", found.num_states)
     assert found.num_endings > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_two_faults_in_any_order_keep_the_promises_on_random_walks(seed, record_property):
+    record_property("steps", wander(WANDERED, 800, seed))
+
+
+def test_random_walks_find_a_broken_machine():
+    broken = next(mutant for mutant in MUTANTS if mutant.machine.__name__ == "IgnoresEpochs")
+    with pytest.raises(Violation, match="IgnoresEpochs"):
+        wander(broken.scenario, 400, seed=1)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.machine.__name__)
