@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from enum import Enum
 
 from baton.wire import types as wire
 from baton.wire.types import DecodeTarget, Event, LeaseId, RequestSpec
@@ -30,17 +29,9 @@ from kvtransfer.protocol.actions import (
     WorkerId,
 )
 from kvtransfer.protocol.choices import Choice, Choices
+from kvtransfer.protocol.phase import Phase
 
 REQUEUED_REFUSALS = frozenset({"no_blocks", "busy", "draining"})
-
-
-class Phase(Enum):
-    NEW = "new"
-    PLACING = "placing"
-    RESERVING = "reserving"
-    RUNNING = "running"
-    FENCING = "fencing"
-    DONE = "done"
 
 
 class Coordinator:
@@ -210,14 +201,14 @@ class Coordinator:
             return self._differing(choice, source)
         self._committed |= source == self.decode
         accepted: list[Action] = [Accept(choice.number, *taken) for taken in choice.take(event.index, event.tokens)]
-        return accepted + self._due([choice])
+        return accepted + _due([choice])
 
     def _finished(self, event: wire.Finished) -> list[Action]:
         choice = self._choices.get(event.choice)
         if choice is None:
             return []
         choice.propose(event.num_tokens, event.reason)
-        return self._due([choice])
+        return _due([choice])
 
     def _reserved(self, num_cached: int) -> list[Action]:
         self._num_cached = num_cached
@@ -318,7 +309,7 @@ class Coordinator:
             if one.finish is not None:
                 choice.propose(event.index + 1, one.finish)
         held, self._held = self._held, []
-        return [*accepted, *self._due(unfinished.values()), *(Replay(*one) for one in held)]
+        return [*accepted, *_due(unfinished.values()), *(Replay(*one) for one in held)]
 
     def _differing(self, choice: Choice, source: WorkerId) -> list[Action]:
         return self._lease_failed("differing_token", f"two tokens at one index of choice {choice.number}", source)
@@ -404,6 +395,7 @@ class Coordinator:
         if worker is not None:
             self._exclude |= {worker}
 
-    def _due(self, choices: Iterable[Choice]) -> list[Action]:
-        reasons = [(choice.number, choice.due_proposal()) for choice in choices if choice.proposal is not None]
-        return [Propose(number, reason) for number, reason in reasons if reason is not None]
+
+def _due(choices: Iterable[Choice]) -> list[Action]:
+    due = [(choice.number, choice.due_proposal()) for choice in choices]
+    return [Propose(number, reason) for number, reason in due if reason is not None]
