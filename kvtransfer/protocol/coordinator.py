@@ -378,8 +378,6 @@ class Coordinator:
         self._phase = Phase.DONE
         return [*ends, ending]
 
-    # --- small facts -----------------------------------------------------------------------------------------------
-
     @property
     def _leased(self) -> LeaseId:
         if self.lease is None:
