@@ -190,7 +190,7 @@ class Admission:
         prefills, decodes = self._placer.pool.prefills(request.model), self._placer.pool.decodes(request.model)
         if not any(request.n <= info.max_num_seqs for info in decodes):
             seats = max(info.max_num_seqs for info in decodes)
-            raise InvalidRequest(f"n is {request.n}, but a worker runs {seats} sequences at most", param="n")
+            raise InvalidRequest(f"`n` is {request.n}, but a worker runs {seats} sequences at most; ask for fewer.", param="n")
         if not all(any(fits(info, prompt_len, max_tokens, request.n) for info in side) for side in (prefills, decodes)):
             asked = f"{prompt_len} prompt tokens and {request.n} x {max_tokens} to come"
             capacity = self._placer.pool.capacity_tokens(request.model)

@@ -106,7 +106,7 @@ def _logit_bias(value: object, card: ModelCard, limits: Limits) -> tuple[tuple[i
 def _bias(key: object, bias: object, card: ModelCard) -> tuple[int, float]:
     token_id = int(key) if isinstance(key, str) and TOKEN_ID.fullmatch(key) else key
     if type(token_id) is not int or not 0 <= token_id < card.vocab_size:
-        raise invalid("logit_bias", f"must have token ids from 0 to {card.vocab_size - 1} as keys", key)
+        raise invalid("logit_bias", f"must have token ids from 0 to {card.vocab_size - 1} as keys", token_id)
     if not is_number(bias) or not -100 <= bias <= 100:
         raise invalid("logit_bias", "must have numbers from -100 to 100 as values", bias)
     return token_id, float(bias)

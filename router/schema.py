@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import TypeGuard, TypeVar
 
 from baton.wire.errors import InvalidRequest
@@ -131,7 +131,9 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 def invalid(param: str, rule: str, value: object) -> InvalidRequest:
     """The error for a field that breaks `rule`: names the field, the rule and what was sent."""
-    return InvalidRequest(f"`{param}` {rule}, but got {shown(value)}.", param=param)
+    text = shown(value)
+    got = f'"{text}"' if text == value else text  # a string that looks like a number must not read like one
+    return InvalidRequest(f"`{param}` {rule}, but got {got}.", param=param)
 
 
 def shown(value: object) -> str:
@@ -148,7 +150,7 @@ def shown(value: object) -> str:
 
 
 def _range(low: float, high: float | None) -> str:
-    return f"of at least {low:g}" if high is None else f"from {_plain(low)} to {_plain(high)}"
+    return f"of at least {low:g}" if high is None or high == inf else f"from {_plain(low)} to {_plain(high)}"
 
 
 def _plain(bound: float) -> str:

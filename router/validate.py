@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from baton.cluster.config import Limits
 from baton.wire.errors import ContextOverflow, InvalidRequest, Unavailable, UnknownModel
@@ -70,7 +71,7 @@ class Validator:
         asked = read_asked(fields, card, self._limits, raw.chat)
         stream, timeline = fields.boolean("stream"), fields.boolean("timeline")
         include_usage = _include_usage(fields, stream)
-        deadline_s = fields.number("deadline_s", 0, float("inf"), 0) or self._max_deadline_s
+        deadline_s = fields.number("deadline_s", 0, inf, 0) or self._max_deadline_s
         text = await self._texts.get(card)
         prompts = await self._prompts(fields, card, text, asked.n, raw.chat)
         limits = [_max_tokens(card, len(ids), asked, raw) for ids in prompts]

@@ -80,14 +80,21 @@ def _events(response: Any, url: str) -> Iterator[dict[str, Any]]:
 
 def _open(options: ChatOptions, path: str, body: dict[str, Any] | None, timeout_s: float) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(options.url.rstrip("/") + path, data, {"Content-Type": "application/json"})
     try:
+        request = urllib.request.Request(_base(options.url) + path, data, {"Content-Type": "application/json"})
         return urllib.request.urlopen(request, timeout=timeout_s)
     except urllib.error.HTTPError as error:
         raise ChatError(_refusal(error)) from error
-    except (OSError, ValueError, HTTPException) as error:
+    except HTTPException as error:
+        raise ChatError(f"{options.url} does not answer in HTTP; is it the port of the gRPC door?") from error
+    except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise ChatError(f"cannot reach {options.url}: {reason}; start one with: baton serve, or pass --url") from error
+
+
+def _base(url: str) -> str:
+    """The server's address, however it was copied: without `http://`, or with the `/v1` that OpenAI's clients want."""
+    return ("" if "://" in url else "http://") + url.rstrip("/").removesuffix("/v1")
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:

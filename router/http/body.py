@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 from starlette.types import Receive, Scope
 
-from baton.wire.errors import Cancelled, DeadlineExceeded, InvalidRequest
+from baton.wire.errors import Cancelled, InvalidRequest
 from router.http.errors import HttpError
 
 BODY_S = 30.0
@@ -20,14 +20,13 @@ INLINE_BYTES = 64 << 10
 
 
 async def read_object(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, object]:
-    """The JSON object in a request's body. Raises InvalidRequest, HttpError, DeadlineExceeded and Cancelled; reads at most
-    `max_bytes`."""
+    """The JSON object in a request's body. Raises InvalidRequest, HttpError and Cancelled; reads at most `max_bytes`."""
     _check_headers(dict(scope["headers"]), max_bytes)
     try:
         async with asyncio.timeout(BODY_S):
             body = await _read(receive, max_bytes)
     except TimeoutError as error:
-        raise DeadlineExceeded(f"The request's body did not arrive within {BODY_S:g} s.") from error
+        raise HttpError(408, f"The request's body did not arrive within {BODY_S:g} s.", "request_timeout") from error
     return parse(body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(parse, body)
 
 

@@ -34,8 +34,8 @@ def error_response(error: BatonError) -> Response:
     headers = {}
     if status in (429, 503):
         headers["retry-after"] = str(math.ceil(error.retry_after_s or 1))
-    if status in (413, 431):
-        headers["connection"] = "close"  # the rest of the request is not worth reading
+    if status in (408, 413, 431):
+        headers["connection"] = "close"  # the rest of the request is not worth waiting for
     return Response(error_body(error), status, headers, "application/json")
 
 
@@ -53,7 +53,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        known = {404: f"Unknown request URL: {request.method} {request.url.path}.", 405: f"Not allowed: {request.method}."}
+        known = {404: f"Unknown request URL: {request.method} {request.scope['path']}.", 405: f"Not allowed: {request.method}."}
         response = error_response(HttpError(status, known.get(status, "The request was refused."), _CODES.get(status)))
         response.headers.update((error.headers or {}) if isinstance(error, HTTPException) else {})
         return response

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,7 +16,7 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,128}")
 
 
 class Gate:
-    """ASGI middleware: refuses oversized headers (431) and adds X-Request-Id to every answer."""
+    """ASGI middleware: refuses oversized headers (431) and bodies behind an upgrade (400), adds X-Request-Id to answers."""
 
     def __init__(self, app: ASGIApp, limits: Limits):
         self._app = app
@@ -35,12 +35,20 @@ class Gate:
 
     def _fault(self, scope: Scope) -> HttpError | None:
         headers = scope["headers"]
+        if _lost_body(dict(headers)):
+            return HttpError(400, "This server speaks HTTP/1.1 only: send the request without an Upgrade header.", "no_upgrade")
         url_len = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         num_bytes = sum(len(name) + len(value) for name, value in headers) + url_len
         if len(headers) <= self._limits.num_headers and num_bytes <= self._limits.header_bytes:
             return None
         limits = f"{self._limits.num_headers} headers of {self._limits.header_bytes} bytes together"
         return HttpError(431, f"The request's headers are too large: at most {limits}.", "headers_too_large")
+
+
+def _lost_body(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request asks for another protocol and has a body: the parser takes that for the other protocol's bytes."""
+    upgrades = b"upgrade" in headers and b"upgrade" in headers.get(b"connection", b"").lower()
+    return upgrades and (b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0")
 
 
 def _request_id(scope: Scope) -> bytes:

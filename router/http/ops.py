@@ -17,11 +17,14 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def ops_routes(service: Service) -> APIRouter:
     routes = APIRouter(tags=["operations"])
 
+    @routes.head("/livez", include_in_schema=False)
     @routes.get("/livez")
     async def livez() -> PlainTextResponse:
         """200 while the event loop turns."""
         return PlainTextResponse("ok")
 
+    @routes.head("/readyz", include_in_schema=False)
+    @routes.head("/health", include_in_schema=False)
     @routes.get("/readyz")
     @routes.get("/health")
     async def readyz() -> Response:

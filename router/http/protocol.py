@@ -1,10 +1,11 @@
-"""uvicorn's HTTP protocol with what it lacks: a cap on the bytes of a request's head, a time by which it must be there, and
-a time within which a client must take what is written."""
+"""uvicorn's HTTP protocol with what it lacks: a cap on the bytes of a request's head, a time by which it must be there, a
+time within which a client must take what is written, and refusals with OpenAI's body."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -46,6 +47,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # it is answered as it is, but the parser reads nothing after it
+            self.cycle.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -54,6 +57,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what the parser could not read."""
+        self._end_with(HttpError(400, "This is not a valid HTTP/1.1 request.", "invalid_http"))
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -83,7 +90,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _refuse(self) -> None:
-        body = error_body(HttpError(431, f"The request's head is larger than {MAX_HEAD_BYTES} bytes.", "headers_too_large"))
-        head = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self._end_with(HttpError(431, f"The request's head is larger than {MAX_HEAD_BYTES} bytes.", "headers_too_large"))
+
+    def _end_with(self, error: HttpError) -> None:
+        """Answers without the application, and closes the connection."""
+        body, status = error_body(error), HTTPStatus(error.status)
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
         self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()

@@ -1,6 +1,7 @@
 """`baton chat` over the public wire: streams, remembers, and says what is wrong."""
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -30,6 +31,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        assert self.path == "/v1/models"
         self.reply(200, json.dumps({"data": [{"id": name} for name in self.server.models]}).encode())
 
     def do_POST(self):
@@ -102,6 +104,31 @@ def test_what_the_server_says_is_shown(server, capsys, answer, message):
 def test_no_server_is_told_with_what_to_do(capsys):
     assert chat.main(ChatOptions("http://127.0.0.1:1"), "hi") == 1
     assert "baton serve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("copied", ["{}/", "{}/v1", "{}/v1/"])
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_an_address_may_be_copied_from_anywhere(server, capsys, copied, scheme):
+    server.answers.append((200, events({"content": "hi"})))
+    url = scheme + copied.format(server.url.removeprefix("http://"))
+    assert chat.main(ChatOptions(url), "hi") == 0
+    assert capsys.readouterr().out == "hi\n"
+
+
+def test_a_server_that_speaks_no_http_is_told(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer_once, args=(listener, b"\x00\x00\x12\x04\x00\n"))
+        thread.start()
+        assert chat.main(ChatOptions(f"127.0.0.1:{listener.getsockname()[1]}"), "hi") == 1
+        thread.join()
+    assert "gRPC" in capsys.readouterr().err
+
+
+def answer_once(listener, data):
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(data)
 
 
 def test_no_model_is_told(server, capsys):

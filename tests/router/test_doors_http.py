@@ -310,6 +310,8 @@ async def test_models(http: httpx.AsyncClient) -> None:
 async def test_probes(http: httpx.AsyncClient, service: FakeService) -> None:
     for path in ("/livez", "/readyz", "/health", "/metrics", "/version"):
         assert (await http.get(path)).status_code == 200
+    for path in ("/livez", "/readyz", "/health"):  # some load balancers probe without wanting the body
+        assert (await http.head(path)).status_code == 200
     service.reason = "no decode worker"
     assert (await http.get("/livez")).status_code == 200
     answer = await http.get("/readyz")
@@ -332,6 +334,7 @@ async def test_wrong_urls_and_methods_are_openais_errors(http: httpx.AsyncClient
     answer = await http.request(method, "http://door" + path)
     assert answer.status_code == status
     assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert status == 405 or answer.json()["error"]["message"] == f"Unknown request URL: {method} {path}."
 
 
 async def test_a_fault_of_ours_tells_nothing(http: httpx.AsyncClient, service: FakeService, monkeypatch: Any) -> None:

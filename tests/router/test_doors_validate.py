@@ -63,6 +63,19 @@ async def test_a_value_out_of_its_range_is_refused_by_name(name: str, value: Any
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("temperature", "1", '`temperature` must be a number from 0 to 2, but got "1".'),
+        ("deadline_s", -1, "`deadline_s` must be a number of at least 0, but got -1."),
+    ],
+)
+async def test_the_rule_and_what_was_sent_are_told(name: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        await prepare(**{name: value})
+    assert error.value.message == message
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("tools", [{"type": "function"}]),
