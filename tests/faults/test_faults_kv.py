@@ -10,14 +10,13 @@ import pytest
 from baton.wire.types import Timeouts
 from tests.faults.load import Failure, Load, requests, streams, try_once
 from tests.faults.talk import counted, reference, until, words
-from tests.support.link import FOR_EVER, Damage
+from tests.support.link import COMMIT, FOR_EVER, Damage
 
 
-@pytest.mark.parametrize("after", [0, 5])
+@pytest.mark.parametrize("after", [0, COMMIT], ids=["first", "commit"])
 @pytest.mark.parametrize("kind", [Damage.FLIP, Damage.TRUNCATE, Damage.REPEAT, Damage.SWAP, Damage.CUT])
 @pytest.mark.parametrize("transport", ["shm", "tcp", "grpc"])
 async def test_f12_a_damaged_message(faulty, random_model, transport, kind, after):
-    """The first one, or the commit, which is the sixth."""
     settings = {"kv_transport": transport, "timeouts": Timeouts(transfer_stall_s=0.5)}
     cluster = faulty(random_model, 1, 1, worker=settings)
     rng = random.Random(f"{transport}{kind}{after}")

@@ -14,9 +14,14 @@ from baton.cluster.config import Limits
 from tests.faults.load import try_once
 from tests.faults.talk import counted, reference, stopped_at, until, words
 from tests.support.asking import http
-from tests.support.link import Damage
+from tests.support.link import COMMIT, Damage
+from tests.support.processes import Cluster
 
 CANCELLED = 'baton_requests_total{outcome="cancelled"}'
+
+
+def leases(cluster: Cluster) -> float:
+    return sum(value for name, value in cluster.metrics().items() if name.startswith("baton_worker_num_leases"))
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -36,6 +41,7 @@ async def test_f16_the_client_leaves(faulty, random_model, at, stream):
         asked.cancel()
         await asyncio.wait([asked])
         await until(lambda: cluster.metrics().get(CANCELLED, 0) == cancelled + 1, "it is counted")
+        await until(lambda: not leases(cluster), "both workers have heard of it")
         steps = decode.gate.steps
         stack.close()
     cluster.assert_idle()
@@ -71,7 +77,7 @@ async def test_f15_decode_refuses_what_prefill_has_finished(faulty, random_model
     cluster = faulty(random_model, 1, 1)
     fields = {"model": cluster.model, "prompt": words(random.Random(15), 100), "max_tokens": 30, "temperature": 0}
     link = cluster.prefill[0].link
-    link.damage(Damage.FLIP, 1, 2)
+    link.damage(Damage.FLIP, 1, COMMIT)
     assert await try_once(cluster, fields) == await reference(cluster, fields)
     assert link.damages_left == 0
 

@@ -137,9 +137,12 @@ async def test_c927_an_address_is_listed_once_with_its_latest_role(valkey, scrip
         first.become(Role.PREFILL)
         await until(lambda: listed(cluster.http) == everybody(cluster), "it is there as a prefill worker, once")
         await _shared_evenly(cluster, 40)
-        gauges = cluster.gauges()
-        assert min(gauges.values()) == 0
-        assert sum(value for name, value in gauges.items() if name.startswith("baton_worker_num_")) == 0
+        await until(lambda: _busy(cluster.gauges()) == 0, "every worker has told that it is idle")
+        assert min(cluster.gauges().values()) == 0
+
+
+def _busy(gauges: dict[str, float]) -> float:
+    return sum(value for name, value in gauges.items() if name.startswith("baton_worker_num_"))
 
 
 async def _removed_and_back_under_streams(cluster: Cluster, valkey: Valkey, address: str) -> None:

@@ -17,6 +17,9 @@ from tests.support.gate import Gate
 LINK_VARIABLE = "TEST_KV_LINK"
 _FORMAT = struct.Struct("QQQQ")  # kind, messages to let pass before, messages to damage, port they go to (0: any)
 FOR_EVER = 2**32
+COMMIT = 2**33
+"""As `after`: the next commit is damaged, however many messages go before it."""
+_COMMIT_TAG = 3 << 3 | 2  # KvUp{commit = 3}: the first byte of such a message
 
 
 class Damage(IntEnum):
@@ -42,7 +45,7 @@ class BadLink:
         self._memory = mmap.mmap(self._file, _FORMAT.size)
 
     def damage(self, kind: Damage, num: int = 1, after: int = 0, towards: str = ":0") -> None:
-        """The next `num` messages behind the next `after` are damaged. REFUSE: that many dials fail, and writes break.
+        """The next `num` messages behind the next `after` (or COMMIT) are damaged. REFUSE: so many dials fail, and writes.
 
         `towards`: a decode worker's address; the default means all of them.
         """
@@ -55,12 +58,15 @@ class BadLink:
     def damages_left(self) -> int:
         return int(_FORMAT.unpack_from(self._memory)[2])
 
-    def due(self, address: str, *kinds: Damage) -> Damage:
-        """The worker's end: what happens to the message at hand, which goes to `address`; it is counted."""
+    def due(self, address: str, *kinds: Damage, message: bytes = b"") -> Damage:
+        """The worker's end: what happens to `message`, or to a dial, which goes to `address`; it is counted."""
         kind, after, num, port = _FORMAT.unpack_from(self._memory)
         if kind not in kinds or not num or port not in (0, _port(address)):
             return Damage.NONE
-        if after:
+        if after == COMMIT:
+            if message[:1] != bytes([_COMMIT_TAG]):
+                return Damage.NONE
+        elif after:
             _FORMAT.pack_into(self._memory, 0, kind, after - 1, num, port)
             return Damage.NONE
         _FORMAT.pack_into(self._memory, 0, kind, 0, num - 1, port)
@@ -89,7 +95,7 @@ class BadChannel:
 
     async def write(self, message: bytes) -> None:
         await asyncio.to_thread(self._link.gate.step)
-        damage = self._link.due(self._address, *Damage)
+        damage = self._link.due(self._address, *Damage, message=message)
         if damage in (Damage.CUT, Damage.REFUSE):
             await self._channel.close()
             raise TransferError("channel_lost", "the test cut the link")
