@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -58,6 +58,8 @@ def _default(field: FieldInfo) -> str:
 
 
 def _metavar(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is Literal:
+        return "|".join(get_args(field.annotation))
     if isinstance(field.default, int) or "int" in str(field.annotation):
         return "N"
     return "MAPPING" if not isinstance(field.default, str | None) else "TEXT"

@@ -38,6 +38,10 @@ def test_help_names_every_setting_and_no_secret(command, kind, without):
     assert "--cluster-token " not in shown
 
 
+def test_a_choice_shows_its_words():
+    assert "float32|int8" in runner.invoke(app, ["serve", "--help"]).output
+
+
 def test_defaults_are_shown():
     shown = runner.invoke(app, ["serve", "--help"]).output
     assert "(default 8000)" in shown
