@@ -202,6 +202,6 @@ def test_text_after_a_migration_at_every_token(trial: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trial", range(20))
+@pytest.mark.parametrize(("dtype", "trial"), [*(("int8", trial) for trial in range(20)), ("float32", 0), ("float32", 1)])
 def test_long_text_after_a_migration_at_every_token(dtype: str, trial: int) -> None:
     check_migration(dtype, trial, 32)
