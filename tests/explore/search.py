@@ -53,15 +53,9 @@ def explore(scenario: Scenario, max_states: int | None = None, *, shortest: bool
     while frontier:
         world, key = frontier.popleft() if shortest else frontier.pop()
         quiet = True
-        for number, (ordinary, (act, args)) in enumerate(steps.every(world)):
+        for number, (ordinary, step) in enumerate(steps.every(world)):
             num_steps += 1
-            following = world.fork()
-            try:
-                act(following, *args)
-                routing.hear_losses(following)
-            except (Violation, ValueError, LookupError) as violation:
-                raise Violation(_story(scenario, came_from, key, number, repr(violation))) from violation
-            reached = _key(following)
+            following, reached = _take(scenario, world, key, came_from, number, step)
             quiet = quiet and (not ordinary or reached == key)
             if reached not in came_from:
                 came_from[reached] = (key, number)
@@ -102,19 +96,27 @@ def _stray(scenario: Scenario, world: World, key: bytes, came_from: CameFrom, rn
     rng.shuffle(numbered)
     if rng.random() > FAULT_CHANCE:
         numbered.sort(key=lambda one: not one[1][0])
-    for number, (_, (act, args)) in numbered:
-        following = world.fork()
-        try:
-            act(following, *args)
-            routing.hear_losses(following)
-        except (Violation, ValueError, LookupError) as violation:
-            raise Violation(_story(scenario, came_from, key, number, repr(violation))) from violation
-        reached = _key(following)
+    for number, (_, step) in numbered:
+        following, reached = _take(scenario, world, key, came_from, number, step)
         if reached in came_from:
             continue
         came_from[reached] = (key, number)
         return following, reached
     return None
+
+
+def _take(
+    scenario: Scenario, world: World, key: bytes, came_from: CameFrom, number: int, step: steps.Step
+) -> tuple[World, bytes]:
+    """The state behind one step, and its key. Raises Violation with the story of how it came about."""
+    act, args = step
+    following = world.fork()
+    try:
+        act(following, *args)
+        routing.hear_losses(following)
+    except (Violation, ValueError, LookupError) as violation:
+        raise Violation(_story(scenario, came_from, key, number, repr(violation))) from violation
+    return following, _key(following)
 
 
 def check_end(world: World) -> str | None:

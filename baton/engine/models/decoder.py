@@ -93,12 +93,6 @@ class Decoder:
         return self.kernels.linear(self.kernels.silu_gate(gate_up), layer.down.weight, layer.down.bias)
 
 
-def _frequencies(spec: ModelSpec) -> torch.Tensor:
-    """Radians a position for each of the head_dim / 2 pairs, in float32 as transformers has them."""
-    exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.int64).float() / spec.head_dim
-    return 1.0 / spec.rope.theta**exponents / spec.rope.factor
-
-
 def _load_layer(spec: ModelSpec, index: int, tensors: TensorSource, kernels: Kernels) -> _Layer:
     prefix = f"model.layers.{index}"
 
